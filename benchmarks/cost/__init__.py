@@ -1,1 +1,1 @@
-"""The tuner's own cost: seconds and memory besides the measurements, and the wall-clock of a whole command."""
+"""The tuner's own cost: seconds and memory besides the measurements."""

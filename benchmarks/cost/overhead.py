@@ -17,6 +17,7 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from pathlib import Path
 import optuna
 
 from benchmarks.command_line import documented_parser
-from benchmarks.cost.commands import TAIL_CHARACTERS, tuner_executable
 from benchmarks.cost.made_up_history import MADE_UP_LABEL, MadeUpTrials, fill_study, random_verdict
 from benchmarks.text_table import print_table
 from search_spaces import Context, ResolvedSpace, hardware_named, load_space
@@ -43,6 +43,7 @@ from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import find_devices
 
 STUDY_NAME = "overhead"
+TAIL_CHARACTERS = 2000
 MORE_TRIALS = 10
 """Trials after the history."""
 TIMED_ASKS = 25
@@ -181,6 +182,18 @@ def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
     devices = find_devices(1)
     info = EngineInfo("vllm", version_of(vllm, folder / "home"), str(vllm), None, Provenance.MEASURED)
     return build_spec(plan_study(settings, on_cpu=not devices.gpus), info, devices.profile, folder)
+
+
+def tuner_executable() -> str:
+    """Return the `tuner` command that is installed beside this Python.
+
+    Raises:
+        SystemExit: if it is not installed.
+    """
+    path = Path(sys.executable).with_name("tuner")
+    if not path.is_file():
+        raise SystemExit(f"{path}: not found; run this with the Python of the environment that has the tuner")
+    return os.fspath(path)
 
 
 def run_fake_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:

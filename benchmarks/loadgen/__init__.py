@@ -1,1 +1,1 @@
-"""The load generator compared with other generators, and its figures with those of `vllm bench serve`."""
+"""The figures of the load generator compared with those of `vllm bench serve`."""

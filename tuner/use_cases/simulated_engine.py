@@ -31,7 +31,6 @@ from tuner.workloads.presets import load_preset
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _OLDEST, _NEWEST = (0, 15), (0, 32)
-DEFAULT_CARD = "t4"
 
 
 def check_engine_name(*engines: str) -> None:
