@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tuner.engines.factory import EngineFactory
-from tuner.study.specification import settings as options
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec, plan_study
-from tuner.study.specification.settings import StudySettings
 from tuner.use_cases.simulated_engine import simulated_engine
 from tuner.use_cases.would_help import LEAST_GAIN, SHOWN, would_help
 
-SMALL = options.WorkloadSettings(max_concurrency=20, num_prompts=40, input_len=128, output_len=256)
+SMALL: dict[str, Any] = {"max_concurrency": 20, "num_prompts": 40, "input_len": 128, "output_len": 256}
 
 
 def lines_of(settings: StudySettings, gpu: str | None = None, base: dict[str, Any] | None = None) -> list[str]:
@@ -45,22 +44,20 @@ def test_the_default_study_could_gain_twice_the_throughput_by_greedy_decoding_wi
 
 
 def test_what_the_study_could_try_is_not_shown() -> None:
-    greedy = options.WorkloadSettings(temperature=0.0)
-    assert [line for line in lines_of(StudySettings(workload=greedy)) if "speculation" in line] == []
-    only = StudySettings(workload=greedy, space=options.SpaceSettings(only=("max_num_seqs",)))
+    assert [line for line in lines_of(StudySettings(temperature=0.0)) if "speculation" in line] == []
+    only = StudySettings(temperature=0.0, only=("max_num_seqs",))
     assert lines_of(only)[0].startswith("suffix speculation: score ×")
 
 
 def test_formats_that_keep_answers_forbade_are_shown() -> None:
-    large = options.ModelSettings("Qwen/Qwen2.5-14B-Instruct")
     for keep, count in ((False, 0), (True, 1)):
-        settings = StudySettings(model=large, workload=SMALL, space=options.SpaceSettings(keep_answers=keep))
+        settings = StudySettings(model="Qwen/Qwen2.5-14B-Instruct", keep_answers=keep, **SMALL)
         assert sum(line.startswith("FP8 weights") for line in lines_of(settings, "h100")) == count
 
 
 def test_no_line_misses_an_slo_that_the_reference_meets() -> None:
-    slos = options.GoalSettings(slos=("p99_ttft_ms<1250",))  # predicted: 1,181 ms, greedy with suffix drafts 1,322
-    found = lines_of(StudySettings(goals=slos))
+    slos = ("p99_ttft_ms<1250",)  # predicted: 1,181 ms, greedy with suffix drafts 1,322
+    found = lines_of(StudySettings(slo=slos))
     assert [line for line in found if "suffix speculation" in line] == []
     assert any(line.startswith("greedy decoding") for line in found)
 
@@ -71,4 +68,4 @@ def test_several_workloads_are_not_predicted(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.yaml"
         file.write_text("arrivals: {process: poisson, rate: 2}\nrequests: 4\nclasses: {a: {input: 8, output: 8}}\n")
         files.append(str(file))
-    assert lines_of(StudySettings(workload=options.WorkloadSettings(files=tuple(files)))) == []
+    assert lines_of(StudySettings(workload=tuple(files))) == []
