@@ -25,7 +25,7 @@ def report(
     ] = False,
     leave_out: Annotated[
         list[str] | None,
-        option(None, "NAME", "File, column of trials.csv or key of a JSON file that the bundle lacks.", "--leave-out"),
+        option(None, "NAME", "File, column of trials.csv, or key of JSON, left out.", "--leave-out", shown="nothing"),
     ] = None,
     output: Annotated[
         Path | None,
