@@ -30,6 +30,9 @@ NODE_LIMIT = 20_000
 NUMBER_LIMIT = 2**63
 """Whole numbers are below this, and above its negative."""
 
+NUMBER_CHARS = 1000
+"""Characters of a number at most: the time to read one of base 60, such as 1:30:00, grows with their square."""
+
 INCLUDE = "include"
 
 NAMING_FILES = ("file", INCLUDE)
@@ -138,10 +141,13 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Construct an object; a scalar that Python refuses, such as a month 13, is an error at its line."""
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > NUMBER_CHARS:
+            raise _refused(f"{_start(node)} is a number of more than {NUMBER_CHARS} characters", node)
         try:
             value = super().construct_object(node, deep)
         except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
-            raise _refused(f"{_start(node)} is not a valid {node.tag.rpartition(':')[2]} ({error})", node) from None
+            raise _refused(f"{_start(node)} is not a valid {kind} ({error})", node) from None
         if isinstance(value, int) and not -NUMBER_LIMIT < value < NUMBER_LIMIT:
             raise _refused(f"{_start(node)} is not a number below 2^63", node)
         if isinstance(value, float) and math.isnan(value):
