@@ -10,6 +10,7 @@ from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
+from tuner.service.asked.traffic import check_traffic
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import declared_space, plan_study
 from tuner.use_cases.simulated_engine import simulated_engine
@@ -17,7 +18,7 @@ from tuner.workloads.presets import load_preset
 
 
 def check_asked(settings: StudySettings, files: Mapping[str, str], rules: ServerRules) -> None:
-    """Refuse settings that this server does not allow, and contents that name other files than the submission's.
+    """Refuse settings that this server does not allow, too much traffic, and names of files beyond the submission's.
 
     Raises:
         UserError: with the setting and the rule.
@@ -25,6 +26,7 @@ def check_asked(settings: StudySettings, files: Mapping[str, str], rules: Server
     check_rules(settings, rules)
     check_contents(settings, files)
     with read_only(settings, files) as own:
+        check_traffic(own)
         rules.check_space(declared_space(own.space, load_preset(own.preset), VLLM, on_cpu=False).specs)
 
 

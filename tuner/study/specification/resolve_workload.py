@@ -188,6 +188,10 @@ def _check_capacity(goals: Goals, workload: Workload) -> None:
         raise SettingError("objective", "capacity", rule, "add `slo` to the traffic file, or give {slo}")
 
 
+_CHECKED_REQUESTS = 1000
+"""Requests that are made to check traffic: ten million take a minute and 3 GB."""
+
+
 def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
     """Return the workload: that of the files or the preset's, with the given rate and fields.
 
@@ -233,7 +237,8 @@ def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | flo
     if "num_prompts" in given:
         changes["requests"] = given["num_prompts"]
     changed = (traffic if rate is None else traffic.at_rate(rate)).model_copy(update=changes)
-    make_schedule(changed, changed.seed)  # reads the files that the traffic names, so that mistakes show now
+    begun = changed.model_copy(update={"requests": changed.requests and min(changed.requests, _CHECKED_REQUESTS)})
+    make_schedule(begun, begun.seed)  # reads the files that the traffic names, so that mistakes show now
     return changed
 
 

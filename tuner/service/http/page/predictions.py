@@ -20,6 +20,7 @@ from tuner.export.formats.registry import NAMES
 from tuner.service.asked.check import check_asked
 from tuner.service.asked.contents import files_of, read_only
 from tuner.service.asked.settings import FILES, described, read_settings, schema
+from tuner.service.asked.traffic import check_traffic
 from tuner.service.http.access import Caller, Known, User, check_source
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy
@@ -131,6 +132,7 @@ def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: s
         rule = f"at most {MOST_PROMPTS:,} requests are predicted"
         raise SettingError("num_prompts", settings.num_prompts, rule, "lower it")
     with read_only(settings, files) as own:
+        check_traffic(own, MOST_PROMPTS)
         yield own
 
 
