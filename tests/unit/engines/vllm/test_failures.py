@@ -300,6 +300,20 @@ FORMS = {
         "exception in a background process. See stack trace for root cause.\n"
         "(APIServer pid=41) RuntimeError: Engine core initialization failed. See root cause above.\n"
     ),
+    "a worker of Ray": (
+        "(RayWorkerWrapper pid=9, ip=10.0.0.2) ERROR 11-02 09:14:55 [worker_base.py:600] Traceback (most recent call "
+        "last):\n(RayWorkerWrapper pid=9, ip=10.0.0.2) ERROR 11-02 09:14:55 [worker_base.py:600] {}\n"
+    ),
+    "a rank of PyTorch": "[rank0]: Traceback (most recent call last):\n[rank0]: {}\n",
+    "colours": (
+        "\x1b[0;36m(EngineCore pid=7)\x1b[0;0m ERROR 11-02 09:14:55 [core.py:936] EngineCore failed to start.\n"
+        "\x1b[0;36m(EngineCore pid=7)\x1b[0;0m ERROR 11-02 09:14:55 [core.py:936] {}\n"
+    ),
+    "a group of exceptions": (
+        "  + Exception Group Traceback (most recent call last):\n"
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n    | {}\n"
+    ),
     "a validation that hides it": (
         "Traceback (most recent call last):\n{}\n\n"
         "During handling of the above exception, another exception occurred:\n\n"

@@ -232,7 +232,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.ENVIRONMENT_BROKEN,
         r"^ImportError: (?:cannot import name|DLL load failed)",
         r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
-        r"^(?:json\.decoder\.JSONDecodeError|EOFError)\b",
+        r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,
     ),
     *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
@@ -280,7 +280,9 @@ VLLM_TEXTS = LogTexts(
     CONSEQUENCES,
     DIED,
     re.compile(
-        r"^(?:\([^()]*pid=\d+\)\s)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+        r"^(?:\([^()]*pid=\d+[^()]*\)\s)?(?:\[rank\d+\]:\s?)?"  # Ray adds an address, PyTorch the rank
+        r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+        r"(?:(?:\s+\|)+\s)?"  # of a group of exceptions
     ),
     re.compile(r"failed to start|encountered a fatal error|hit an exception"),
 )
