@@ -18,7 +18,8 @@ def write_report(content: bytes, path: Path, study: str) -> Path:
     Raises:
         SettingError: if the path has another file, or it cannot be written.
     """
-    _write(path, content, study)
+    refuse_other_file(path, study)
+    _write(path, content)
     return path
 
 
@@ -32,12 +33,11 @@ def write_export(files: dict[str, str], path: Path, form: str, study: str) -> Pa
     for target in targets:
         refuse_other_file(target, study)
     for target, text in zip(targets, files.values(), strict=True):
-        _write(target, text.encode(), study, mode=0o700 if form in _PROGRAMS and target is path else None)
+        _write(target, text.encode(), mode=0o700 if form in _PROGRAMS and target is path else None)
     return path
 
 
-def _write(path: Path, content: bytes, study: str, mode: int | None = None) -> None:
-    refuse_other_file(path, study)
+def _write(path: Path, content: bytes, mode: int | None = None) -> None:
     try:
         write_output(path, content, mode=mode)
     except OSError as error:
