@@ -103,6 +103,12 @@ def test_times_of_azure_are_seconds_of_utc(tmp_path: Path) -> None:
         (BURST_GPT + "inf,GPT-4,1,2,3,x\n", 6, "are not a time and two lengths"),
         (AZURE_2024 + "today,1,2\n", 4, "TIMESTAMP, ContextTokens, GeneratedTokens are not a time and two lengths"),
         (BURST_GPT + '"' + "x" * 200_000 + '",1,2\n', 6, "not CSV: field larger than field limit"),
+        (
+            ",".join(map(str, range(200_000))) + "\n" + "1,2,3\n" * 80_000,
+            1,
+            "200,000 columns, and a trace has at most 1,000",
+        ),
+        (BURST_GPT.partition("\n")[0] + "\n7\n", 2, "are not a time and two lengths"),
         (MOONCAKE + "{\n", 5, "not JSON"),
         (MOONCAKE + "[1]\n", 5, "this is no row with names"),
         (

@@ -212,6 +212,8 @@ def read_recording(file: Path) -> Recording:
 def _columns(file: Path, names: Sequence[str]) -> tuple[str, str, str]:
     """Return the names of the time, the prompt's tokens and the answer's tokens."""
     found: list[str] = []
+    if len(names) > _MOST_COLUMNS:
+        raise UserError(f"{file}:1: {len(names):,} columns, and a trace has at most {_MOST_COLUMNS:,}; give {FORMS}")
     for place, known in zip(("time", "tokens of the prompt", "tokens of the answer"), _NAMES, strict=True):
         name = next((name for each in known for name in names if _without_unit(name) == each), None)
         if name is None:
@@ -276,21 +278,25 @@ def _json_lines(file: Path, text: str) -> Iterator[tuple[int, Any]]:
                 raise UserError(f"{file}:{number}: {reason}; correct or remove that line") from None
 
 
+_MOST_COLUMNS = 1000
 _NO_CELL = "no cell"
-"""Stands for the cells that a short line lacks; it is no number, unlike an empty cell."""
+"""Stands for the cells that the first line lacks; it is no number, unlike an empty cell."""
 
 
 def _csv(file: Path, text: str) -> Iterator[tuple[int, Any]]:
     lines = split_lines(text)
     head = next((index for index, line in enumerate(lines) if line.strip()), 0)
     first = lines[head] if lines else ""
-    reader = csv.DictReader(lines[head:], restval=_NO_CELL, delimiter=max(",;\t", key=first.count))
+    reader = csv.reader(lines[head:], delimiter=max(",;\t", key=first.count))
     try:
+        names = next(reader, [])
+        lacking = dict.fromkeys(names, _NO_CELL)  # the first row has every name
         for row in reader:
-            if any(row.values()):
-                yield head + reader.line_num, row
+            if any(row):
+                yield head + reader.line_num, {**lacking, **dict(zip(names, row, strict=False))}
+                lacking = {}
     except csv.Error as error:
-        raise UserError(f"{file}:{head + reader.line_num + 1}: not CSV: {error}; correct or remove that line") from None
+        raise UserError(f"{file}:{head + reader.line_num}: not CSV: {error}; correct or remove that line") from None
 
 
 def _time(value: Any) -> tuple[float, bool]:
