@@ -23,9 +23,9 @@ from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
 from tuner.results.best_trial import BestTrial, best_trial
-from tuner.settings.declared import Setting, part
+from tuner.settings.declared import OUTPUT, Setting, part
 from tuner.settings.keywords import takes
-from tuner.settings.study import OUTPUT, StudySettings
+from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_use_case
 from tuner.use_cases.files import export as export_use_case
 from tuner.use_cases.places import find_study, storage_url

@@ -71,8 +71,7 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["submit", "--trials", "0"], ["--trials '0': at least 1 is needed"]),
-        (["submit", "--trials", "20000"], ["--trials 20000: a service takes 1 to 10,000"]),
+        (["submit", "--trials", "0"], ["--trials 0: a service takes 1 to 10,000"]),
         (["submit", "--engine", "simulated", "--slo", "fast"], ["--slo 'fast'", "METRIC<VALUE"]),
         (["submit", "--engine", "simulated", "--users", "0"], ["--users 0"]),
         (["submit", "--workload", "no.yaml"], ["--workload 'no.yaml'", "No such file", "give another one"]),

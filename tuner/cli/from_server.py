@@ -15,7 +15,7 @@ from tuner.cli.help import option
 from tuner.cli.options import Insecure
 from tuner.cli.signatures import Command, parameters_of, set_parameters
 from tuner.errors import UserError
-from tuner.settings.study import OUTPUT
+from tuner.settings.declared import OUTPUT
 
 if TYPE_CHECKING:
     from tuner.client.client import Client

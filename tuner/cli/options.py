@@ -14,8 +14,8 @@ import typer
 from tuner.cli.help import flag, option
 from tuner.cli.signatures import Command, parameters_of, set_parameters
 from tuner.errors import spelled
-from tuner.settings.declared import Setting, default_of, settings_of
-from tuner.settings.study import OUTPUT, PANELS, StudySettings, SubmitSettings
+from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
+from tuner.settings.study import StudySettings, SubmitSettings
 
 SERVER = "Server"
 

@@ -13,8 +13,8 @@ import httpx
 
 from tuner.client.replies import LogPart, ServiceToken, SubmittedStudy, SubmittedTrial, json_of
 from tuner.client.settings import new_id, with_contents
-from tuner.settings.declared import settings_of
-from tuner.settings.study import QUEUE, SubmitSettings
+from tuner.settings.declared import QUEUE, settings_of
+from tuner.settings.study import SubmitSettings
 
 Answer = TypeVar("Answer")
 SLOW_S = 300.0

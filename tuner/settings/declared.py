@@ -15,6 +15,19 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tuner.errors import SettingError, spelled
 
+STUDY = "Study"
+MODEL = "Model and engine"
+WORKLOAD = "Workload"
+GOALS = "Objectives and SLOs"
+SPACE = "Search space"
+SEARCH = "Search"
+CONFIRMATION = "Confirmation"
+RUN = "Run"
+QUEUE = "Queue"
+OUTPUT = "Output"
+PANELS = (QUEUE, STUDY, MODEL, WORKLOAD, GOALS, SPACE, SEARCH, CONFIRMATION, RUN, OUTPUT)
+"""The panels in the order of the help."""
+
 DURATION = "DURATION"
 """The `value` of a setting that is a duration."""
 
@@ -135,15 +148,15 @@ class Setting:
 
 
 def settings_of(model: Any) -> Mapping[str, tuple[Any, Setting]]:
-    """Return the type and the declaration of each setting of a model, by name."""
+    """Return the type and the declaration of each setting of a model by name, panel by panel."""
     return _settings_of(model)
 
 
 @cache
 def _settings_of(model: Any) -> Mapping[str, tuple[Any, Setting]]:
     hints = get_type_hints(model, include_extras=True)
-    declared = {each.name: get_args(hints[each.name]) for each in fields(model)}
-    return {name: (kind, found) for name, (kind, found) in declared.items()}
+    declared: dict[str, tuple[Any, Setting]] = {each.name: get_args(hints[each.name]) for each in fields(model)}
+    return dict(sorted(declared.items(), key=lambda each: PANELS.index(each[1][1].panel)))
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -158,11 +171,12 @@ def part(model: type[_Model], settings: Any) -> _Model:
 
 def changed(settings: Any) -> dict[str, Any]:
     """Return the settings that differ from their defaults, as plain JSON; lists and mappings keep their form."""
-    values = {each.name: (getattr(settings, each.name), default_of(each)) for each in fields(settings)}
+    values = {name: getattr(settings, name) for name in settings_of(type(settings))}
+    same = {each.name for each in fields(settings) if values[each.name] == default_of(each)}
     return {
         name: [*value] if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-        for name, (value, default) in values.items()
-        if value != default
+        for name, value in values.items()
+        if name not in same
     }
 
 

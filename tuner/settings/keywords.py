@@ -9,7 +9,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tuner.errors import spelled
 from tuner.settings.declared import default_of, settings_of
-from tuner.settings.study import PANELS
 
 _Keywords = ParamSpec("_Keywords")
 _Result = TypeVar("_Result")
@@ -41,7 +40,7 @@ def _describe(function: Any, model: Any) -> None:
     """Write the signature of a function and the `Args` of its docstring, by panel."""
     own = inspect.signature(function)
     defaults: Mapping[str, Any] = {each.name: default_of(each) for each in fields(model)}
-    declared = sorted(settings_of(model).items(), key=lambda each: PANELS.index(each[1][1].panel))
+    declared = settings_of(model).items()
     keywords = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
         for name, (kind, _) in declared

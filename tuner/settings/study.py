@@ -12,20 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from tuner.settings.declared import DURATION, NAME, Entries, Number, Setting, Settings, Text
-
-STUDY = "Study"
-MODEL = "Model and engine"
-WORKLOAD = "Workload"
-GOALS = "Objectives and SLOs"
-SPACE = "Search space"
-SEARCH = "Search"
-CONFIRMATION = "Confirmation"
-RUN = "Run"
-QUEUE = "Queue"
-OUTPUT = "Output"
-PANELS = (QUEUE, STUDY, MODEL, WORKLOAD, GOALS, SPACE, SEARCH, CONFIRMATION, RUN, OUTPUT)
-"""The panels in the order of the help."""
+from tuner.settings.declared import (
+    CONFIRMATION,
+    DURATION,
+    GOALS,
+    MODEL,
+    NAME,
+    OUTPUT,
+    QUEUE,
+    RUN,
+    SEARCH,
+    SPACE,
+    STUDY,
+    WORKLOAD,
+    Entries,
+    Number,
+    Setting,
+    Settings,
+    Text,
+)
 
 AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
 SAMPLERS = (AUTO, RESIDUAL, TPE)
@@ -251,7 +256,6 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
             STUDY,
             "INTEGER",
             "Trials of the study, including the defaults and the trials of earlier runs.",
-            least=1,
             limit=Number(1, 10_000),
         ),
     ] = 60

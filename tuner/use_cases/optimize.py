@@ -104,8 +104,7 @@ def optimize(
     Raises:
         UserError: for a setting that cannot work.
     """
-    check_engine_name(*settings.engines)
-    check_command(settings)
+    budget = _checked_budget(settings)
     engine_settings, devices = chosen_engine(settings)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
@@ -142,7 +141,14 @@ def optimize(
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(plan, prepared, devices.profile, store, url, runner, observer, wishes, measured)
+        return _run(plan, prepared, budget, devices.profile, store, url, runner, observer, wishes, measured)
+
+
+def _checked_budget(settings: StudySettings) -> Budget:
+    """Return the budget of a run, whose engines have a name and whose command can be read."""
+    check_engine_name(*settings.engines)
+    check_command(settings)
+    return Budget.of(settings)
 
 
 def _task(plan: StudyPlan, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
@@ -187,6 +193,7 @@ def _checked(
 def _run(
     plan: StudyPlan,
     prepared: PreparedStudy,
+    budget: Budget,
     card: HardwareProfile,
     store: Store,
     url: str,
@@ -196,7 +203,7 @@ def _run(
     measured: Callable[[], None],
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
-    spec, engine, budget = prepared.spec, prepared.engine, Budget.of(plan.settings)
+    spec, engine = prepared.spec, prepared.engine
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     for line in hardly_met_slos(spec, engine):
         observer.note(line)

@@ -14,8 +14,8 @@ from tuner.cli.main import app
 from tuner.cli.options import option_of
 from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
-from tuner.settings.declared import changed, part, settings_of
-from tuner.settings.study import PANELS, AskedSettings, SearchSettings, StudySettings, SubmitSettings
+from tuner.settings.declared import PANELS, changed, part, settings_of
+from tuner.settings.study import AskedSettings, SearchSettings, StudySettings, SubmitSettings
 
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings)}
@@ -37,7 +37,7 @@ def test_a_declaration_is_whole(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"trials": 0}, "trials=0: at least 1 is needed; raise it"),
+        ({"repeats": 0}, "repeats=0: at least 1 is needed; raise it"),
         ({"search_load": 1.5}, "search_load=1.5: at most 1 is possible; lower it"),
         ({"search_load": float("nan")}, "search_load=nan: at least 0 is needed; raise it"),
         ({"finalists": "3"}, "finalists='3': not a number; give one"),

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from tuner.errors import SettingError, spelled
 from tuner.settings.declared import Number, Setting, check_limits, default_of, settings_of
-from tuner.settings.study import LARGEST_CONTENT, PANELS, AskedSettings, StudySettings
+from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
 
 FILES = "files"
 """The setting beside the keywords: files that contents refer to, by name."""
@@ -42,8 +42,7 @@ def schema(only: Collection[str] | None = None) -> dict[str, Any]:
 def described() -> list[dict[str, Any]]:
     """Return what a form needs of each setting, by panel. `kind` is how a field has its value."""
     defaults = {each.name: default_of(each) for each in fields(AskedSettings)}
-    found = sorted(settings_of(AskedSettings).items(), key=lambda each: PANELS.index(each[1][1].panel))
-    return [_form(name, kind, setting, defaults[name]) for name, (kind, setting) in found]
+    return [_form(name, kind, setting, defaults[name]) for name, (kind, setting) in settings_of(AskedSettings).items()]
 
 
 def _form(name: str, kind: Any, setting: Setting, default: Any) -> dict[str, Any]:

@@ -53,8 +53,10 @@ class Budget:
         """Return the budget of a run.
 
         Raises:
-            SettingError: for a time limit that is no duration.
+            SettingError: for less than one trial, or a time limit that is no duration.
         """
+        if settings.trials < 1:
+            raise SettingError("trials", settings.trials, "at least 1 is needed", "the defaults are the first trial")
         timeout = None if settings.timeout is None else seconds_of("timeout", settings.timeout)
         return cls(settings.trials, timeout, min_gain=settings.min_gain / 100, ablate=settings.ablate)
 

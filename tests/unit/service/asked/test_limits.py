@@ -1,4 +1,4 @@
-"""The limits of what a service takes: each setting has one, and a value beyond it is refused in one line."""
+"""The limits of each setting."""
 
 from __future__ import annotations
 
@@ -8,37 +8,72 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.service.asked.settings import names, read_settings
-from tuner.settings.declared import Number, Text, settings_of
-from tuner.settings.study import StudySettings
+from tuner.settings.declared import Number, Text, check_limits, settings_of
+from tuner.settings.study import AskedSettings
 
-DECLARED = settings_of(StudySettings)
-
-
-def test_every_setting_but_a_switch_and_a_choice_has_a_limit() -> None:
-    without = {name for name in names() if (each := DECLARED[name][1]).limit is None and each.choices is None}
-    assert {name for name in without if DECLARED[name][0] is not bool} == set()
+DECLARED = settings_of(AskedSettings)
+SWITCHES = {name for name, (kind, _) in DECLARED.items() if kind is bool}
+LIMITS = {name: each.limit for name, (_, each) in DECLARED.items() if each.limit is not None}
 
 
-def _beyond() -> list[tuple[str, Any]]:
+def test_every_setting_but_a_switch_has_a_limit() -> None:
+    assert set(LIMITS) == set(names()) - SWITCHES
+
+
+def _beyond() -> list[tuple[str, object]]:
     """Return a value beyond each limit."""
-    found: list[tuple[str, Any]] = []
-    for name in names():
-        limit = DECLARED[name][1].limit
+    found: list[tuple[str, object]] = []
+    for name, limit in LIMITS.items():
         if isinstance(limit, Number):
             found += [(name, limit.least - 1), (name, limit.most + 1), (name, float("nan"))]
         elif isinstance(limit, Text):
             found.append((name, "x" * (limit.longest + 1)))
-        elif limit is not None and name == "env":
+        elif name == "env":
             found += [(name, {str(index): "" for index in range(limit.most + 1)}), (name, {"A": "x" * 10_001})]
-        elif limit is not None:
-            found += [(name, ["x"] * (limit.most + 1)), (name, ["x" * (limit.longest + 1)])]
+        else:
+            found += [(name, ("x",) * (limit.most + 1)), (name, ("x" * (limit.longest + 1),))]
     return found
 
 
 @pytest.mark.parametrize(("name", "value"), _beyond(), ids=lambda each: str(each)[:20])
 def test_a_value_beyond_its_limit_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingError) as caught:
-        read_settings({name: value}, "a")
+        check_limits(AskedSettings(**{name: value}))
     assert caught.value.field == name
-    assert len(str(caught.value)) < 400
+    assert caught.value.remedy
+    assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
+
+
+def _at_limits() -> list[tuple[str, Any]]:
+    """Return values at the limits."""
+    found: list[tuple[str, Any]] = []
+    for name, limit in LIMITS.items():
+        if isinstance(limit, Number):
+            found += [(name, limit.least), (name, limit.most)]
+        elif isinstance(limit, Text):
+            found.append((name, "x" * limit.longest))
+        elif name != "env":
+            found.append((name, ("x",) * limit.most))
+    return found
+
+
+def test_values_at_their_limits_are_taken() -> None:
+    for name, value in _at_limits():
+        check_limits(AskedSettings(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trials": 10**12}, "trials=1000000000000: a service takes 1 to 10,000; lower it"),
+        ({"gpus_per_trial": 10**9}, "gpus_per_trial=1000000000: a service takes 1 to 1,024; lower it"),
+        ({"learn_from": ["a"] * 50_000}, "learn_from has 50,000 entries, and 20 are the most; leave some out"),
+        ({"model": "m" * 5000}, "model has 5,000 characters, and 4,096 are the most; shorten it"),
+        ({"timeout": "9999999d"}, "timeout=8.64e+11: a service takes 0 to 31,622,400; lower it"),
+    ],
+)
+def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings(given)
+    assert str(caught.value) == message

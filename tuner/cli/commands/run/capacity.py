@@ -7,7 +7,8 @@ from dataclasses import replace
 import typer
 
 from tuner.cli.options import AsJson, takes_settings
-from tuner.settings.study import RUN, WORKLOAD, StudySettings
+from tuner.settings.declared import RUN, WORKLOAD
+from tuner.settings.study import StudySettings
 
 SETTINGS = (
     *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),

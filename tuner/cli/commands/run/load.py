@@ -9,7 +9,7 @@ import typer
 
 from tuner.cli.help import flag, option
 from tuner.cli.options import SERVER, AsJson, Rate, Slos, Storage
-from tuner.settings.study import MODEL, OUTPUT, RUN, WORKLOAD
+from tuner.settings.declared import MODEL, OUTPUT, RUN, WORKLOAD
 
 Text = str | None
 

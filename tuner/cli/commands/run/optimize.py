@@ -9,7 +9,8 @@ import typer
 
 from tuner.cli.help import flag
 from tuner.cli.options import AsJson, takes_settings
-from tuner.settings.study import OUTPUT, StudySettings
+from tuner.settings.declared import OUTPUT
+from tuner.settings.study import StudySettings
 
 
 @takes_settings(StudySettings)

@@ -8,7 +8,7 @@ import typer
 
 from tuner.cli.help import option
 from tuner.cli.options import AsJson, Env, QualityTask, Secret, Storage, Vllm, of
-from tuner.settings.study import GOALS, MODEL, STUDY
+from tuner.settings.declared import GOALS, MODEL, STUDY
 
 if TYPE_CHECKING:
     from tuner.study.specification.settings import ServerSettings

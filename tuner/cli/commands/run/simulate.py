@@ -6,8 +6,8 @@ from typing import Annotated
 
 from tuner.cli.help import flag, option
 from tuner.cli.options import AsJson, takes_settings
-from tuner.settings.declared import settings_of
-from tuner.settings.study import MODEL, OUTPUT, RUN, WORKLOAD, AskedSettings, WorkloadSettings
+from tuner.settings.declared import MODEL, OUTPUT, RUN, WORKLOAD, settings_of
+from tuner.settings.study import AskedSettings, WorkloadSettings
 
 SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
 

@@ -11,7 +11,8 @@ from tuner.cli.from_server import open_client
 from tuner.cli.help import flag
 from tuner.cli.options import AsJson, Insecure, Server, takes_settings
 from tuner.errors import SettingError
-from tuner.settings.study import QUEUE, SubmitSettings
+from tuner.settings.declared import QUEUE
+from tuner.settings.study import SubmitSettings
 
 
 @takes_settings(SubmitSettings, only_given=True, engine={"kind": list[str] | None, "default": None, "shown": "auto"})
