@@ -33,6 +33,8 @@ DURATION = "DURATION"
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _Model = TypeVar("_Model")
+_SHOWN = 60
+"""Most characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Setting:
         if self.value == DURATION and value is not None:
             seconds_of(name, value)
         if self.choices is not None and value not in self.choices:
-            raise SettingError(name, value, f"no {name} has this name; {name}s: {', '.join(self.choices)}")
+            names = f"{name}s: {', '.join(self.choices)}"
+            raise SettingError(name, str(value)[:_SHOWN], f"no {name} has this name", names)
         if value is None or self.least is self.most is None:
             return
         if not isinstance(value, int | float):
@@ -193,7 +196,7 @@ class Settings:
         for name, (kind, setting) in settings_of(type(self)).items():
             value = getattr(self, name)
             if isinstance(value, str) and get_origin(kind) is Sequence:
-                raise SettingError(name, value, "not a list", f"give [{value!r}]")
+                raise SettingError(name, value[:_SHOWN], "not a list", "give one, with square brackets")
             if isinstance(value, list):
                 object.__setattr__(self, name, tuple(value))
             setting.check(name, value)
@@ -240,8 +243,8 @@ def read_duration(name: str, text: str) -> float:
     remedy = "give for example 90s, 45m or 2h"
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd]?)", text.strip())
     if not parts or re.sub(r"\s", "", text) != "".join(number + unit for number, unit in parts):
-        raise SettingError(name, text, "not a duration", remedy)
+        raise SettingError(name, text[:_SHOWN], "not a duration", remedy)
     seconds = math.fsum(float(number) * _UNITS[unit] for number, unit in parts)
     if seconds <= 0:
-        raise SettingError(name, text, "a duration is longer than 0", remedy)
+        raise SettingError(name, text[:_SHOWN], "a duration is longer than 0", remedy)
     return seconds

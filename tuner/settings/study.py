@@ -266,7 +266,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
             DURATION,
             "Time limit of this run, such as 45m or 2h, with the confirmation; at most half is reserved for that.",
             shown="no limit",
-            limit=Number(1, 366 * 86400.0),
+            limit=Number(0, 366 * 86400.0),
         ),
     ] = None
     model: Annotated[

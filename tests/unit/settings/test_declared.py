@@ -45,7 +45,7 @@ def test_a_declaration_is_whole(name: str) -> None:
         ({"timeout": "soon"}, "timeout='soon': not a duration; give for example 90s, 45m or 2h"),
         ({"timeout": 0}, "timeout=0: a duration is longer than 0; give seconds, or for example '2h'"),
         ({"startup_timeout": "x"}, "startup_timeout='x': not a duration; give for example 90s, 45m or 2h"),
-        ({"slo": "p99_ttft_ms<9"}, "slo='p99_ttft_ms<9': not a list; give ['p99_ttft_ms<9']"),
+        ({"slo": "p99_ttft_ms<9"}, "slo='p99_ttft_ms<9': not a list; give one, with square brackets"),
     ],
 )
 def test_a_value_that_no_study_can_have_is_refused_when_the_settings_are_made(given: Any, line: str) -> None:

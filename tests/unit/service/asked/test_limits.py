@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.service.asked.settings import names, read_settings
-from tuner.settings.declared import Number, Text, check_limits, settings_of
+from tuner.settings.declared import Entries, Number, Text, check_limits, settings_of
 from tuner.settings.study import AskedSettings
 
 DECLARED = settings_of(AskedSettings)
@@ -49,11 +49,13 @@ def _at_limits() -> list[tuple[str, Any]]:
     """Return values at the limits."""
     found: list[tuple[str, Any]] = []
     for name, limit in LIMITS.items():
-        if isinstance(limit, Number):
+        if name == "timeout":  # 0 is no duration
+            found.append((name, limit.most))  # type: ignore[union-attr]
+        elif isinstance(limit, Number):
             found += [(name, limit.least), (name, limit.most)]
-        elif isinstance(limit, Text):
+        elif isinstance(limit, Text) and DECLARED[name][1].choices is None:
             found.append((name, "x" * limit.longest))
-        elif name != "env":
+        elif isinstance(limit, Entries) and name != "env":
             found.append((name, ("x",) * limit.most))
     return found
 
@@ -66,6 +68,8 @@ def test_values_at_their_limits_are_taken() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"sampler": "x" * 5000}, f"sampler={'x' * 60!r}: no sampler has this name; samplers: auto, residual, tpe"),
+        ({"timeout": "x" * 5000}, f"timeout={'x' * 60!r}: not a duration; give for example 90s, 45m or 2h"),
         ({"trials": 10**12}, "trials=1000000000000: a service takes 1 to 10,000; lower it"),
         ({"gpus_per_trial": 10**9}, "gpus_per_trial=1000000000: a service takes 1 to 1,024; lower it"),
         ({"learn_from": ["a"] * 50_000}, "learn_from has 50,000 entries, and 20 are the most; leave some out"),
