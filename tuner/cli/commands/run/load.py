@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import SERVER, AsJson, Rate, Slos, Storage
+from tuner.cli.options import SERVER, AsJson, Rate, Slos, Storage, of
 from tuner.settings.declared import MODEL, OUTPUT, RUN, WORKLOAD
 
 Text = str | None
@@ -20,16 +20,14 @@ def load(
         Text,
         option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
     ] = None,
-    preset: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this preset.")] = None,
+    preset: Annotated[Text, of("preset", panel=WORKLOAD, help="Send the traffic of this preset.")] = None,
     workload: Annotated[
-        list[str] | None, option(WORKLOAD, "FILE", "Send the traffic of this YAML file; several are sent in turn.")
+        list[str] | None,
+        of("workload", help="Send the traffic of this YAML file; several are sent in turn.", shown=None),
     ] = None,
-    study: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this study.")] = None,
+    study: Annotated[Text, of("study", panel=WORKLOAD, help="Send the traffic of this study.", shown=None)] = None,
     rate: Rate = None,
-    seed: Annotated[
-        int,
-        option(WORKLOAD, "INTEGER", "Seed of arrivals and prompts.", least=0),
-    ] = 900_000,
+    seed: Annotated[int, of("seed", panel=WORKLOAD, help="Seed of arrivals and prompts.")] = 900_000,
     slo: Slos = None,
     tokenizer: Annotated[
         list[str] | None,
@@ -42,18 +40,16 @@ def load(
     ] = None,
     vllm: Annotated[
         Text,
-        option(
-            MODEL,
-            "FILE",
-            "The vllm executable, whose Python reads the tokenizer; without one, the package tokenizers does.",
-            shown="$TUNER_VLLM, else the one on PATH",
+        of(
+            "vllm",
+            help="The vllm executable, whose Python reads the tokenizer; without one, the package tokenizers does.",
         ),
     ] = None,
     new_connections: Annotated[
         bool,
         flag(RUN, "Send each request over a connection of its own, as studies of a command do.", "--new-connections"),
     ] = False,
-    timeout: Annotated[str, option(RUN, "DURATION", "Time limit of the benchmark.")] = "30m",
+    timeout: Annotated[str, of("timeout", panel=RUN, help="Time limit of the benchmark.", shown=None)] = "30m",
     storage: Storage = None,
     output: Annotated[
         Path,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated
 
-from tuner.cli.help import option
-from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers
+from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers, of
+from tuner.settings.study import DEFAULT_PRESET
 
 if TYPE_CHECKING:
     from search_spaces import HardwareProfile, ModelShape, ResolvedSpace, Space
@@ -14,30 +14,25 @@ if TYPE_CHECKING:
 
 def space(
     gpu: Annotated[
-        str | None, option(None, "CARD", "Card: a name such as t4, l4, h200, or cpu.", shown="this machine's")
-    ] = None,
-    name: Annotated[
         str | None,
-        option(
-            None, "NAME|FILE", "Search space: a shipped one or a YAML file.", "--space", shown="the preset's, or cpu"
-        ),
+        of("gpu", value="CARD", help="Card: a name such as t4, l4, h200, or cpu.", shown="this machine's"),
     ] = None,
+    name: Annotated[str | None, of("space", shown="the preset's, or cpu")] = None,
     engine: Annotated[
         str | None,
-        option(
-            None,
-            "ENGINE",
-            "vllm, llama.cpp, sglang, tensorrt-llm or openai.",
+        of(
+            "engine",
+            help="vllm, llama.cpp, sglang, tensorrt-llm or openai.",
             shown="the engine of the space, else vllm",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        option(None, "FILE", "Model of llama.cpp, a GGUF file.", "--model", shown="unknown; for vLLM, the preset's"),
+        of("model", value="FILE", help="Model of llama.cpp, a GGUF file.", shown="unknown; for vLLM, the preset's"),
     ] = None,
-    preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
-    vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
-    gpus_per_trial: Annotated[int, option(None, "INTEGER", "GPUs of a trial.", "--gpus-per-trial", least=1)] = 1,
+    preset: Annotated[str, of("preset", help="Preset with workload and search space.")] = DEFAULT_PRESET,
+    vllm_version: Annotated[str | None, of("vllm_version", help="vLLM version, such as 0.25.1.", shown="any")] = None,
+    gpus_per_trial: Annotated[int, of("gpus_per_trial", help="GPUs of a trial.", shown=None, least=1)] = 1,
     keep_answers: KeepAnswers = False,
     bunched_tokens: BunchedTokens = False,
     as_json: AsJson = False,
