@@ -22,7 +22,11 @@ ONE_OF_THREE = {"--preset", "--workload", "--study"}
 
 
 def help_of(folder: Path, command: str) -> str:
-    return run_here(folder, command, "--help").out
+    return run_here(folder, command, "--help-all" if "--help-all" in names(command) else "--help").out
+
+
+def names(command: str) -> set[str]:
+    return {name for option in options_of(command) for name in option.opts}
 
 
 def options_of(command: str) -> list[Any]:
@@ -56,6 +60,13 @@ def test_help_fits_80_columns(tmp_path: Path, command: str) -> None:
 
 def test_the_list_of_commands_has_whole_sentences(tmp_path: Path) -> None:
     assert "..." not in run_here(tmp_path, "--help").out.replace("[ARGS]...", "")
+
+
+def test_the_help_of_optimize_is_one_screen_and_names_the_rest(tmp_path: Path) -> None:
+    short, whole = run_here(tmp_path, "optimize", "--help").out, help_of(tmp_path, "optimize")
+    assert len(short.splitlines()) <= 70
+    assert {"--preset", "--model", "--slo", "--trials", "--output", "--help-all"} <= {*all_entries(short)}
+    assert {*all_entries(whole)} - {*all_entries(short)} >= {"--repeats", "--warm-start", "--sglang"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 import typer.core
+
+from tuner.settings.declared import OUTPUT
 
 if TYPE_CHECKING:
     Rows = list[tuple[str, str]]
@@ -18,18 +21,35 @@ _OPTIONS = "Options"
 _FEW = 12
 """Options up to which a command's help is one section."""
 
+LATER = "later_options"
+"""Attribute of a command with the names of the parameters that its help leaves out."""
+
 
 class HelpCommand(typer.core.TyperCommand):
     """A command whose help shows its options by `rich_help_panel`, in the order of their declaration."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel; a command with few options has one."""
-        parameters = self.get_params(ctx)
+        """Write a section for each panel; a command with few options has one. `LATER` ones need `--help-all`."""
+        later = () if ctx.meta.get(LATER) else getattr(self.callback, LATER, ())
+        parameters = [each for each in self.get_params(ctx) if each.name not in later]
         _write(formatter, _panels(parameters, ctx, divided=len(parameters) > _FEW))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line; a required argument stands there without braces."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+def _show_all(context: typer.Context, asked: bool) -> None:
+    if asked:
+        context.meta[LATER] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show every option.", rich_help_panel=OUTPUT),
+]
 
 
 class HelpGroup(typer.core.TyperGroup):

@@ -11,13 +11,15 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from tuner.cli.help import flag, option
+from tuner.cli.help import LATER, HelpAll, flag, option
 from tuner.cli.signatures import Command, parameters_of, set_parameters
 from tuner.errors import spelled
 from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
-from tuner.settings.study import StudySettings, SubmitSettings
+from tuner.settings.study import FIRST_WEEK, StudySettings, SubmitSettings
 
 SERVER = "Server"
+_MANY = 30
+"""Settings from which the help of a command shows only those of a first week."""
 
 _OPTIONS = {
     name: f"--{setting.option}"
@@ -87,13 +89,17 @@ def takes_settings(
     def decorate(command: Callable[..., None]) -> Command:
         @functools.wraps(command)
         def wrapped(*, context: typer.Context, **given: Any) -> None:
-            own = {name: value for name, value in given.items() if name not in shown}
+            own = {name: value for name, value in given.items() if name not in (*shown, "help_all")}
             found = {name: given[name] for name in shown if not only_given or _is_given(context, name)}
             settings = _read(found, declared, {field: name for field, (name, _) in more.items()}, context)
             command(settings=settings if only_given else model(**settings), **own)
 
-        given = [each for name, each in parameters_of(command).items() if name not in ("settings", "context")]
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        given = [each for name, each in parameters_of(command).items() if name != "settings"]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        context = inspect.Parameter("context", kind, annotation=typer.Context)
+        if len(shown) > _MANY:
+            setattr(wrapped, LATER, {*shown} - FIRST_WEEK)
+            given.append(inspect.Parameter("help_all", kind, default=False, annotation=HelpAll))
         set_parameters(wrapped, [context, *shared, *given])
         return wrapped
 
