@@ -133,6 +133,7 @@ def answer(invalid: str | None = None, **metrics: float | None) -> dict[str, Any
     return {"offered": 12, "completed": 12, "duration_s": 1.0, "metrics": measured, "slos": {}, "invalid": invalid}
 
 
+@pytest.mark.slow
 def test_real_traffic_is_sent_measured_and_compared(bench: Bench, tmp_path: Path) -> None:
     make_tokenizer(tmp_path)
     script = script_of(traffic(tmp_path), str(tmp_path), slos=(parse_slo("short.p95_ttft_ms<60000"),))
@@ -146,6 +147,7 @@ def test_real_traffic_is_sent_measured_and_compared(bench: Bench, tmp_path: Path
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_load_and_the_server(bench: Bench, tmp_path: Path, number: signal.Signals, code: int) -> None:
     make_tokenizer(tmp_path)
@@ -205,7 +207,12 @@ def test_traffic_that_was_sent_late_is_sent_again_with_other_seeds(bench: Bench,
 
 
 @pytest.mark.parametrize(
-    ("answers", "reason"), [([answer("9 ms late")], "9 ms late"), ([], "no readable result"), ([{}], "no readable")]
+    ("answers", "reason"),
+    [
+        ([answer("9 ms late")], "9 ms late"),
+        pytest.param([], "no readable result", marks=pytest.mark.slow),
+        pytest.param([{}], "no readable", marks=pytest.mark.slow),
+    ],
 )
 def test_traffic_that_cannot_be_measured_is_exit_code_2(
     bench: Bench, tmp_path: Path, answers: list[dict[str, Any]], reason: str
@@ -258,8 +265,8 @@ def test_a_file_that_does_not_travel_must_be_there_unchanged(bench: Bench, tmp_p
     assert bench.run(script, answer()).returncode == 0
 
 
-def test_the_header_names_the_files_that_travel(tmp_path: Path, bench: Bench) -> None:
-    bench.run(script_of(traffic(tmp_path)), answer())
+def test_the_header_names_the_files_that_travel(tmp_path: Path) -> None:
+    write_serve_script(script_of(traffic(tmp_path)), tmp_path / "best_serve.sh")
     text = (tmp_path / "best_serve.sh").read_text()
     assert f"\n# traffic   this script carries the content of {tmp_path}/own.jsonl\n" in text
 
@@ -267,10 +274,10 @@ def test_the_header_names_the_files_that_travel(tmp_path: Path, bench: Bench) ->
 @pytest.mark.parametrize(
     ("more", "variables", "key"),
     [
-        ((), {}, "none"),
-        ((), {"VLLM_API_KEY": "from env"}, "from env"),
-        (("--api-key", "given"), {"VLLM_API_KEY": "from env"}, "given"),
-        (("--api-key=a", "--api-key=b=c"), {}, "b=c"),
+        pytest.param((), {}, "none", marks=pytest.mark.slow),
+        pytest.param((), {"VLLM_API_KEY": "from env"}, "from env", marks=pytest.mark.slow),
+        pytest.param(("--api-key", "given"), {"VLLM_API_KEY": "from env"}, "given", marks=pytest.mark.slow),
+        (("--api-key=a", "--api-key=b=c"), {"VLLM_API_KEY": "from env"}, "b=c"),
         ((), {"VLLM_API_KEY": "it's; $(touch pwned)"}, "it's; $(touch pwned)"),
     ],
 )
@@ -300,13 +307,18 @@ def test_a_key_that_the_script_sets_is_sent(bench: Bench, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("found", "drivers", "warnings"),
     [
-        ("Tesla T4, 580.65", ("580.65",), []),
         ("NVIDIA H200, 580.65\nTesla T4, 580.65", ("580.65",), ["the GPU is NVIDIA H200, the study ran on Tesla T4"]),
         ("Tesla T4, 575.1", ("570.1", "580.65"), ["the GPU's driver is 575.1, the study ran with 570.1 580.65"]),
         ("Tesla T4, 580.65", ("570.1", "580.65"), []),
-        ("Tesla T4, 575.1", (), []),
-        ("Tesla T4, [N/A]", ("580.65",), []),
-        (None, ("580.65",), []),
+        *(
+            pytest.param(found, drivers, [], marks=pytest.mark.slow)
+            for found, drivers in (
+                ("Tesla T4, 580.65", ("580.65",)),
+                ("Tesla T4, 575.1", ()),
+                ("Tesla T4, [N/A]", ("580.65",)),
+                (None, ("580.65",)),
+            )
+        ),
     ],
 )
 def test_another_gpu_or_driver_gives_a_warning(
@@ -323,8 +335,8 @@ def test_another_gpu_or_driver_gives_a_warning(
     assert done.stderr.splitlines() == [f"best_serve.sh: warning: {each}" for each in warnings]
 
 
-def test_a_study_on_the_cpu_is_compared_with_no_gpu(bench: Bench, tmp_path: Path) -> None:
-    bench.run(script_of(traffic(tmp_path), device="cpu"), answer())
+def test_a_study_on_the_cpu_is_compared_with_no_gpu(tmp_path: Path) -> None:
+    write_serve_script(script_of(traffic(tmp_path), device="cpu"), tmp_path / "best_serve.sh")
     assert "recorded_gpu=''" in (tmp_path / "best_serve.sh").read_text()
 
 
