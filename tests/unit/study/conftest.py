@@ -14,6 +14,7 @@ from search_spaces import Context, hardware_named, load_space
 from storage import Store, normalise_url, open_store
 from storage.records import Failure, TrialRecord
 from storage.waiting import DatabaseWait
+from tests.empty_database import write_empty_database
 from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.cancellation import Wishes
 from tuner.clock import Clock
@@ -163,6 +164,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
+    write_empty_database(tmp_path / "t.db")
     file = tmp_path / "two.yaml"
     file.write_text(SPACE)
     return Bench(tmp_path, file)

@@ -108,6 +108,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_study_outlives_a_restart_of_postgresql(
     bench: Bench, postgres: PostgresServer, undisturbed: list[tuple[object, ...]]
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_study_outlives_a_locked_sqlite_file(bench: Bench, undisturbed: list[t
     assert lines[1].startswith("the database answers again after ")
 
 
-@pytest.mark.parametrize("ended_by", ["limit", "Ctrl-C"])
+@pytest.mark.parametrize("ended_by", ["limit", pytest.param("Ctrl-C", marks=pytest.mark.slow)])
 def test_an_outcome_that_was_not_stored_is_stored_by_the_next_run(
     bench: Bench, undisturbed: list[tuple[object, ...]], ended_by: str
 ) -> None:
@@ -181,6 +182,7 @@ def test_an_outcome_that_was_not_stored_is_stored_by_the_next_run(
     assert list(bench.folder.rglob("unstored-*")) == []
 
 
+@pytest.mark.slow
 def test_the_outcome_in_hand_survives_a_killed_driver(bench: Bench) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(bench.folder)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -12,7 +12,7 @@ from tuner.study.optuna_storage import open_storage
 sys.stdin.readline()
 print(open_storage(sys.argv[1], {}).get_current_version())
 """
-PROCESSES = 5
+PROCESSES = 3
 
 
 def test_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) -> None:

@@ -373,9 +373,9 @@ def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench
 
 
 def test_a_search_with_tpe_never_converges(bench: Bench) -> None:
-    result = bench.run(worse, trials=20, min_gain=1.0, sampler=TPE, confirm_rounds=0)
+    result = bench.run(worse, trials=16, min_gain=1.0, sampler=TPE, confirm_rounds=0)
     assert not result.converged
-    assert len(bench.records()) == 20
+    assert len(bench.records()) == 16
 
 
 def test_a_timeout_ends_the_search_and_still_concludes(bench: Bench) -> None:

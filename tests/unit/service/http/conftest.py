@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from storage import normalise_url, open_store
 from storage.service.records import Role, Token
 from storage.service.store import ServiceStore, open_service_store
+from tests.empty_database import write_empty_database
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
@@ -54,6 +55,7 @@ class Api:
 @contextmanager
 def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
     """Serve a new database in a folder."""
+    write_empty_database(folder / "t.db")
     url = normalise_url(str(folder / "t.db"))
     devices = {"cpu": ("cpu:0",), "simulated": ("simulated:0", "simulated:1")}
     service, store = open_service_store(url), open_store(url)

@@ -9,6 +9,7 @@ import optuna
 import pytest
 
 from storage import normalise_url, open_store
+from tests import store_samples
 from tests.unit.service.http.conftest import Api
 from tests.unit.storage.test_locks import another_process
 from tuner import optimize
@@ -30,26 +31,50 @@ def run_study(url: str, folder: Path, seed: int = 0) -> int:
     return trials_in_optuna(url)
 
 
+def leave_study(url: str, folder: Path) -> None:
+    """Leave of a study of this id what a run leaves: its records, a trial of Optuna, a script and trials' files."""
+    with closing(open_store(url)) as store:
+        store.create_study(store_samples.study(ID))
+        store.add_trial(store_samples.pending(0, study=ID))
+    optuna.create_study(storage=url, study_name=ID).ask()
+    for place in ("submissions", "artifacts"):
+        (folder / place / ID).mkdir(parents=True, exist_ok=True)
+
+
 def trials_in_optuna(url: str) -> int:
     """Return the number of the study's trials in Optuna's tables; 0 without the study."""
     names = optuna.get_all_study_names(url)
     return len(optuna.load_study(study_name=ID, storage=url).trials) if ID in names else 0
 
 
+def delete(api: Api, url: str, folder: Path) -> None:
+    """Delete the study, and check that nothing of it is left."""
+    assert api.call("DELETE", f"/v1/studies/{ID}").status_code == 204
+    assert trials_in_optuna(url) == 0
+    assert not (folder / "submissions" / ID).exists()
+    assert not (folder / "artifacts" / ID).exists()
+    with closing(open_store(url)) as store:
+        assert store.studies() == []
+    assert api.call("GET", f"/v1/studies/{ID}").status_code == 404
+    assert api.submit(ID).status_code == 201
+
+
 def test_nothing_of_a_deleted_study_is_left(api: Api, url: str, tmp_path: Path) -> None:
+    api.submit(ID)
+    api.call("POST", f"/v1/studies/{ID}:cancel")
+    leave_study(url, tmp_path)
+    assert trials_in_optuna(url) == 1
+    delete(api, url, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_deleted_study_runs_anew(api: Api, url: str, tmp_path: Path) -> None:
     api.submit(ID)
     api.call("POST", f"/v1/studies/{ID}:cancel")
     first = run_study(url, tmp_path)
     assert first > 0
     assert (tmp_path / "artifacts" / ID).is_dir()
-    assert api.call("DELETE", f"/v1/studies/{ID}").status_code == 204
-    assert trials_in_optuna(url) == 0
-    assert not (tmp_path / "submissions" / ID).exists()
-    assert not (tmp_path / "artifacts" / ID).exists()
-    with closing(open_store(url)) as store:
-        assert store.studies() == []
-    assert api.call("GET", f"/v1/studies/{ID}").status_code == 404
-    assert api.submit(ID).status_code == 201
+    delete(api, url, tmp_path)
     assert run_study(url, tmp_path, seed=1) == first
 
 
@@ -70,7 +95,7 @@ def test_a_study_that_waits_is_not_deleted(api: Api) -> None:
 
 
 def test_a_user_does_not_continue_a_study_of_the_command_line(api: Api, url: str, tmp_path: Path) -> None:
-    run_study(url, tmp_path)
+    leave_study(url, tmp_path)
     response = api.submit(ID)
     assert (response.status_code, response.json()["field"]) == (422, "id")
     assert api.submit(ID, token="root").status_code == 201

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from storage import open_store
 from storage.service.records import Role, Token
 from storage.service.store import open_service_store
+from tests.empty_database import write_empty_database
 from tests.service_samples import START
 from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
@@ -102,9 +103,10 @@ class Api:
 
 
 @contextmanager
-def serving(folder: Path, url: str | None = None) -> Iterator[Api]:
+def serving(folder: Path) -> Iterator[Api]:
     """Serve ada, bob and eve, who views, and root, the admin."""
-    url = url or f"sqlite:///{folder / 'tuner.db'}"
+    write_empty_database(folder / "tuner.db")
+    url = f"sqlite:///{folder / 'tuner.db'}"
     service, store = open_service_store(url), open_store(url)
     tokens = {}
     for name, role in (("ada", Role.USER), ("bob", Role.USER), ("eve", Role.VIEWER), ("root", Role.ADMIN)):
