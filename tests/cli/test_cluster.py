@@ -74,6 +74,7 @@ def test_a_node_without_vllm(cluster: str, tmp_path: Path) -> None:
     refused_by(printed, tmp_path, f"--vllm '/nowhere/vllm': node {os.uname().nodename} has no vLLM")
 
 
+@pytest.mark.slow
 def test_more_nodes_than_the_cluster_has(cluster: str, tmp_path: Path) -> None:
     vllm, folder = install_fake_vllm(tmp_path / "bin"), tmp_path / "empty"
     folder.mkdir()
@@ -82,6 +83,7 @@ def test_more_nodes_than_the_cluster_has(cluster: str, tmp_path: Path) -> None:
     assert not ray.is_initialized()  # Ray aborts a process that is connected when the cluster ends
 
 
+@pytest.mark.slow
 def test_doctor_shows_every_node(cluster: str, tmp_path: Path) -> None:
     vllm = install_fake_vllm(tmp_path / "bin")
     printed = run_apart(tmp_path, "doctor", "--ray-address", cluster, "--vllm", str(vllm), "--json")

@@ -44,6 +44,7 @@ def test_the_same_seed_gives_the_same_traffic() -> None:
     assert usual(3, 9 * HOUR_S, 0.9) == usual(3, 9 * HOUR_S, 0.9) != usual(4, 9 * HOUR_S, 0.9)
 
 
+@pytest.mark.slow
 def test_shares_follow_weights_while_all_wait() -> None:
     outcome = Simulation(backlogged(1, 12 * HOUR_S), weighted_owners({}, {}), DEVICES).run(12 * HOUR_S)
     assert outcome.all_waiting_s == pytest.approx(12 * HOUR_S)
@@ -74,6 +75,7 @@ def test_a_view_with_many_waiting_submissions_is_decided() -> None:
     assert len(decisions.starts) + len(decisions.waits) == 10_000
 
 
+@pytest.mark.slow
 def test_the_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.service.fairness.TIMED", (10,))
     measure_fairness(["--seeds", "1", "--days", "0.2", "--long-days", "0.2"])

@@ -62,6 +62,7 @@ def started(engine: SglangEngine, spec: TrialSpec) -> Iterator[SglangServer]:
         server.stop()
 
 
+@pytest.mark.slow
 class TestContract(EngineContract):
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:

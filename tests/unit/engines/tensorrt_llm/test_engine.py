@@ -64,6 +64,7 @@ def started(engine: TensorRtLlmEngine, spec: TrialSpec) -> Iterator[TensorRtLlmS
         server.stop()
 
 
+@pytest.mark.slow
 class TestContract(EngineContract):
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:

@@ -124,7 +124,7 @@ def test_a_part_is_not_taken_for_the_whole(store: ServiceStore) -> None:
     assert position == EventPosition(6)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 def test_random_interleavings_give_each_event_once_and_in_order(store: ServiceStore, seed: int) -> None:
     """Transactions begin, commit and are rolled back at random; readers of different limits start at random."""
     chance = random.Random(seed)
