@@ -6,8 +6,9 @@
 
 Conversations are those of ShareGPT, or OpenAI's, also within the `body` of a line of its batch files. The first turn of
 a human with text is the prompt. The next turn of the assistant, if no other human turn comes before it, is the recorded
-answer, and its length under the model's tokenizer is the length of the answer. An entry without text of a human is left
-out, as vLLM and FastChat do, and counted.
+answer, and its length under the model's tokenizer is the length of the answer. `prompt` may be such turns, too, and
+AIPerf's files have `text_input` and `output_length`. An entry without text of a human is left out, as vLLM and FastChat
+do, and counted.
 """
 
 from __future__ import annotations
