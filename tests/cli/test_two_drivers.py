@@ -92,7 +92,7 @@ def test_the_lock_is_held_until_the_executor_has_stopped(
     monkeypatch.setattr(optimize_run, "_executor", observed)
     study = StudySettings(study="s", confirm_rounds=0, trials=1, engine="simulated", storage=storage)
     optimize_run.optimize(study, SilentObserver(), Wishes())
-    assert holders == [locks.Holder.this_process()]
+    assert set(holders) == {locks.Holder.this_process()}  # closed before the report, and at the end
     assert locks.study_lock(storage, "s").holder() is None
 
 
