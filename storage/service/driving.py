@@ -68,9 +68,11 @@ class DrivingStore(Transactions):
             return submission_record(row)
 
     def measured_all(self, id: str, driver: Driver, now: datetime) -> Submission:
-        """Take the devices back from a run that measures nothing more; its driver goes on without them."""
+        """Take the devices back from a run that measures nothing more; its driver goes on, and the event says so."""
         with self._writing() as session:
             row = owned(session, id, driver)
+            if row.granted:
+                add_event(session, row, "measured", {"state": row.state}, now)
             take_devices(session, row, now)
             return submission_record(row)
 

@@ -169,6 +169,7 @@ class DriverContract(ServiceFixture):
             given = store.measured_all("s", DRIVER, at(again))
             assert (given.state, given.granted, given.driver) == (S.RUNNING, (), DRIVER)
         store.beat("s", DRIVER, at(30))
+        assert kinds(store) == ["queued", "started", "measured"]
         ended = store.end("s", DRIVER, S.DONE, None, None, at(40))
         assert (ended.gpu_seconds, [use.gpu_seconds for use in store.uses(at(0))]) == (20.0, [20.0])
 

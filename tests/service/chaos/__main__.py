@@ -37,7 +37,8 @@ def main() -> int:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         folder.mkdir(parents=True, exist_ok=True)
         postgres = stack.enter_context(postgres_server()) if arguments.postgres else None
-        mlflow = stack.enter_context(mlflow_server(folder / "mlflow")) if arguments.mlflow else None
+        asked = arguments.mlflow or postgres is not None  # MLflow's own database lies beside a SQLite file only
+        mlflow = stack.enter_context(mlflow_server(folder / "mlflow")) if asked else None
         load = os.getloadavg()
         around = Surroundings(folder.resolve(), arguments.seed, postgres, mlflow)
         figures = to_json(run(around, arguments.faults, arguments.together))

@@ -63,6 +63,9 @@ def check_runs(id: str, events: list[dict[str, Any]]) -> tuple[list[str], list[U
             if run is not None:
                 problems.append(f"a run began at event {event['number']}, and the one before had not ended")
             run = event["about"]
+        elif event["kind"] == "measured" and run is not None:
+            uses += [(device, run["at"], event["about"]["at"], id) for device in run["granted"]]
+            run = {**run, "granted": []}
         elif event["about"].get("state") in ("QUEUED", "DONE", "STOPPED", "CANCELLED", "FAILED"):
             if run is not None:
                 uses += [(device, run["at"], event["about"]["at"], id) for device in run["granted"]]

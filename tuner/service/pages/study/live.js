@@ -4,7 +4,7 @@ import { get, ofStudy } from "../api.js";
 import { ACTIVE, ENDED } from "../states.js";
 
 const KINDS = ["queued", "started", "opened", "stage", "trial_started", "trial", "trial_retried", "note", "workers",
-  "requested", "priority", "concluding", "done", "stopped", "cancelled", "failed", "lost"];
+  "requested", "priority", "concluding", "measured", "done", "stopped", "cancelled", "failed", "lost"];
 const AGAIN_MS = 3000;
 const DRAW_MS = 250;
 const METRICS_MS = 5000;
