@@ -76,9 +76,7 @@ def test_another_engine_refuses_the_space_and_the_program_of_llama_cpp(tmp_path:
     assert "--space 'llama.cpp': this space has the flags of llama.cpp, and the study runs vllm" in space.err
     program = run_here(tmp_path, *simulated, "--llama-server", "/bin/true")
     assert (program.code, program.err.count("\n")) == (2, 1)
-    assert (
-        "--llama-server '/bin/true': this setting is for llama.cpp, and this study runs another engine" in program.err
-    )
+    assert "--llama-server '/bin/true': this setting is for llama.cpp, and this study runs vLLM" in program.err
     assert list(tmp_path.iterdir()) == []
 
 

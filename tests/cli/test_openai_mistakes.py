@@ -68,13 +68,13 @@ def test_a_mistake_is_one_line(folder: Path, argv: tuple[str, ...], message: str
 def test_another_engine_refuses_a_command(tmp_path: Path) -> None:
     done = run_here(tmp_path, "optimize", "--engine", "simulated", *COMMAND)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "this setting is for a server's command, and this study runs another engine; add --engine openai" in done.err
+    assert "this setting is for a command, and this study runs vLLM; add --engine openai" in done.err
 
 
 def test_the_space_of_a_file_is_shown(folder: Path) -> None:
     shown = run_here(folder, "space", "--engine", "openai", "--space", "my.yaml", "--gpu", "cpu")
     assert shown.code == 0
-    assert "search space my on CPU, openai of any version" in shown.out
+    assert "search space my on CPU, a command of any version" in shown.out
     assert "slots" in shown.out
     none = run_here(folder, "space", "--engine", "openai")
     assert none.err == "tuner: the flags of a command are in no space that is shipped; give --space FILE\n"

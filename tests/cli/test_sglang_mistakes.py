@@ -75,7 +75,7 @@ def test_another_engine_refuses_the_space_and_the_python_of_sglang(tmp_path: Pat
     assert "--space 'sglang': this space has the flags of sglang, and the study runs vllm" in space.err
     python = run_here(tmp_path, *simulated, "--sglang", "/bin/true")
     assert (python.code, python.err.count("\n")) == (2, 1)
-    assert "--sglang '/bin/true': this setting is for SGLang, and this study runs another engine" in python.err
+    assert "--sglang '/bin/true': this setting is for SGLang, and this study runs vLLM" in python.err
     assert list(tmp_path.iterdir()) == []
 
 

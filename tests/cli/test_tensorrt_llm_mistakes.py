@@ -70,7 +70,7 @@ def test_another_engine_refuses_the_program_and_the_space(tmp_path: Path) -> Non
     simulated = ("optimize", "--engine", "simulated", "--trials", "1")
     named = run_here(tmp_path, *simulated, "--trtllm-serve", "/bin/true")
     assert (named.code, named.err.count("\n")) == (2, 1)
-    rule = "this setting is for TensorRT-LLM, and this study runs another engine; add --engine tensorrt-llm"
+    rule = "this setting is for TensorRT-LLM, and this study runs vLLM; add --engine tensorrt-llm"
     assert f"--trtllm-serve '/bin/true': {rule}" in named.err
     space = run_here(tmp_path, *simulated, "--space", "tensorrt-llm")
     assert "this space has the flags of tensorrt-llm, and the study runs vllm" in space.err

@@ -79,7 +79,7 @@ class StubEngine:
 
     def info(self) -> EngineInfo:
         """Return a version that marks the stub."""
-        return EngineInfo("stub", "0.0+stub", None, None, Provenance.SIMULATED)
+        return EngineInfo("vllm", "0.0+stub", None, None, Provenance.SIMULATED)
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return the landscape's failure if it is of the check."""

@@ -45,7 +45,7 @@ time.sleep(600)
 _CLIENT_OWNER = """
 import json, os, sys, time
 from pathlib import Path
-from tuner.engines.vllm.resident_client import PlainJob
+from tuner.engines.server.jobs import PlainJob
 from tuner.processes.records import ProcessRecords
 
 here = Path(sys.argv[1])

@@ -318,7 +318,7 @@ def test_the_content_of_a_workload_file_is_part_of_the_premise(bench: Bench) -> 
         "arrivals: {process: poisson, rate: 4}\nrequests: 10\nclasses: {a: {text: {file: prompts.jsonl}, output: 4}}\n"
     )
     load = load_traffic(bench.folder / "load.yaml")
-    info = EngineInfo("stub", "1", None, None, Provenance.MEASURED)
+    info = EngineInfo("vllm", "1", None, None, Provenance.MEASURED)
     premise = bench.spec(workload=load).premise(info, ["cpu"])
     # printf '{"prompt": "one"}\n' | sha256sum
     assert list(premise["files"].values()) == ["bcd84350c596513dbb13274db88eea7bbc55410c84ca42a820bc59a360c3ba55"]

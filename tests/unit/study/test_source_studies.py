@@ -25,7 +25,7 @@ from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.spec import Enqueued
 from tuner.study.specification.stored_settings import with_stored_settings
 
-INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
+INFO = EngineInfo("vllm", "1", None, None, Provenance.SIMULATED)
 NARROW = """
 description: another study's space
 parameters:

@@ -60,7 +60,7 @@ def refuse_other_programs(choice: StudySettings) -> None:
         value = program_in(choice, kind)
         if kind.setting is None or value is None or name in running:
             continue
-        study = "another engine" if len(running) == 1 else " and ".join(running)
+        study = " and ".join(kind_of(each).title for each in running)
         rule = f"this setting is for {kind.title}, and this study runs {study}"
         raise SettingError(kind.setting, value, rule, f"add {{engine}} {name}, or leave it out")
 

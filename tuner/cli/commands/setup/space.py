@@ -90,7 +90,8 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
 
     if engine is not None and engine not in kinds():
         rule = "this engine has no space of its own"
-        raise SettingError("engine", engine, rule, f"give one of {', '.join(kinds())}")
+        with_space = ", ".join(name for name, each in kinds().items() if each.program is not None)
+        raise SettingError("engine", engine, rule, f"give one of {with_space}")
     kind = kind_of(engine or VLLM)
     if kind.program is None and name is None:
         raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")

@@ -18,8 +18,8 @@ from tuner.processes.supervisor import ServerProcess
 FOLLOW_S = 10.0
 """How long other ranks have to end after rank 0, or their nodes to be reported as lost."""
 
-_SAYS_LITTLE = (FailureKind.ENGINE_CRASH, FailureKind.SERVER_KILLED)
-"""A rank that lost its connection crashes; one that was killed logs no error."""
+_LOST_PEER = "closed by peer"
+"""What a rank logs whose connection another one has ended."""
 
 
 class RankedProcess:
@@ -113,7 +113,9 @@ def _vagueness(failure: Failure) -> int:
     """Return 0 for a lost node, 1 for a cause, and more for what may follow from another rank's end."""
     if failure.kind is FailureKind.WORKER_LOST:
         return 0
-    return 1 if failure.kind not in _SAYS_LITTLE else 2 if failure.kind is FailureKind.SERVER_KILLED else 3
+    if failure.kind is FailureKind.SERVER_KILLED:
+        return 2
+    return 3 if failure.kind is FailureKind.ENGINE_CRASH or _LOST_PEER in failure.message else 1
 
 
 def start_ranks(
