@@ -173,7 +173,7 @@ def predict(person: Walk) -> None:
     page.click("button:text-is('predict')")
     page.locator("th:has-text('2: --max-num-seqs 16')").wait_for()
     person.see("Predicted, not measured")
-    person.see("too few measured rows for 16-bit weights on one H100: no error band")
+    person.see("too few measured rows for 16-bit weights on one NVIDIA H100 80GB HBM3: no error band")
     person.check("what-if")
 
 
