@@ -172,17 +172,6 @@ def part(model: type[_Model], settings: Any) -> _Model:
     return model(**{name: getattr(settings, name) for name in settings_of(model)})
 
 
-def changed(settings: Any) -> dict[str, Any]:
-    """Return the settings that differ from their defaults, as plain JSON; lists and mappings keep their form."""
-    values = {name: getattr(settings, name) for name in settings_of(type(settings))}
-    same = {each.name for each in fields(settings) if values[each.name] == default_of(each)}
-    return {
-        name: [*value] if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-        for name, value in values.items()
-        if name not in same
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """A model of settings; each of its values is checked alone when it is made.

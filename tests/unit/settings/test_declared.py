@@ -14,7 +14,7 @@ from tuner.cli.main import app
 from tuner.cli.options import option_of
 from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
-from tuner.settings.declared import PANELS, changed, part, settings_of
+from tuner.settings.declared import PANELS, part, settings_of
 from tuner.settings.study import AskedSettings, SearchSettings, StudySettings, SubmitSettings
 
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
@@ -54,12 +54,10 @@ def test_a_value_that_no_study_can_have_is_refused_when_the_settings_are_made(gi
     assert str(caught.value) == line
 
 
-def test_lists_are_frozen_and_parts_and_changes_are_read() -> None:
+def test_lists_are_frozen_and_parts_are_read() -> None:
     settings = StudySettings(slo=["a<1"], seed=7, env={"A": "b"}, timeout="2h")
     assert settings.slo == ("a<1",)
     assert part(SearchSettings, settings) == SearchSettings(seed=7)
-    assert changed(settings) == {"slo": ["a<1"], "seed": 7, "env": {"A": "b"}, "timeout": "2h"}
-    assert changed(StudySettings()) == {}
 
 
 def test_every_setting_of_a_study_is_an_option_of_optimize_and_a_keyword() -> None:
