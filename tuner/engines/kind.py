@@ -120,7 +120,7 @@ class EngineKind:
     Attributes:
         name: in a study and on the command line.
         title: in texts.
-        build: returns the engine of a worker, after `tuner.processes.records.reap_orphans`.
+        build: returns the engine of a worker; what a killed tuner left running has been ended before.
         find: returns the installation that a setting names, or the one of this machine for None.
         setting: the field of `EngineChoice` that names the program; None: only the PATH does.
         program: what an exported script starts; None for a user's command.

@@ -11,7 +11,7 @@ from tuner.engines.openai.kind import OPENAI
 from tuner.engines.sglang.kind import SGLANG
 from tuner.engines.tensorrt_llm.kind import TENSORRT_LLM
 from tuner.engines.vllm.kind import VLLM
-from tuner.errors import SettingError
+from tuner.errors import SettingError, UserError
 
 GROUP = "tuner.engines"
 """The entry point group: each entry is an `EngineKind`."""
@@ -25,9 +25,22 @@ _OF_VLLM = frozenset({"auto", SIMULATED, "simulated vllm"})
 
 @cache
 def kinds() -> dict[str, EngineKind]:
-    """Return every engine that can be measured, by its name."""
-    registered = [each.load() for each in entry_points(group=GROUP)]
-    return {each.name: each for each in (VLLM, LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM, *registered)}
+    """Return every engine that can be measured, by its name.
+
+    Raises:
+        UserError: for a registered engine that cannot be loaded, or has the name of another one.
+    """
+    found = {each.name: each for each in (VLLM, LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM)}
+    for entry in entry_points(group=GROUP):
+        try:
+            kind: EngineKind = entry.load()
+        except (ImportError, AttributeError) as error:
+            rule = f"the engine {entry.name!r} cannot be loaded from {entry.value} ({error})"
+            raise UserError(f"{rule}; update its package, or remove it") from None
+        if kind.name in found:
+            raise UserError(f"two engines have the name {kind.name!r}; remove the package that registers {entry.value}")
+        found[kind.name] = kind
+    return found
 
 
 def names() -> tuple[str, ...]:

@@ -11,19 +11,21 @@ import pytest
 from tuner.engines import kinds as module
 from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
-from tuner.errors import SettingError
+from tuner.errors import SettingError, UserError
 from tuner.settings.study import StudySettings
 from tuner.use_cases.engines.named import named_engine
 
 TOY = EngineKind("toy", "Toy", kind_of("vllm").build, lambda given: Found(Path(__file__), gpus=False))
 
 
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    entry = EntryPoint("toy", f"{__name__}:TOY", module.GROUP)
-    monkeypatch.setattr(module, "entry_points", lambda group: [entry])
+def register(patch: pytest.MonkeyPatch, value: str) -> None:
+    patch.setattr(module, "entry_points", lambda group: [EntryPoint("toy", value, group)])
     kinds.cache_clear()
-    yield
+
+
+@pytest.fixture
+def patch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    yield monkeypatch
     kinds.cache_clear()
 
 
@@ -39,8 +41,24 @@ def test_an_unknown_engine_is_refused_by_name() -> None:
     assert (refused.value.field, refused.value.value) == ("engine", "vlm")
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_registered_engine_is_found_and_its_limits_hold() -> None:
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("no_such_package:TOY", "the engine 'toy' cannot be loaded from no_such_package:TOY"),
+        (f"{__name__}:NOTHING", "the engine 'toy' cannot be loaded from "),
+        ("tuner.engines.vllm.kind:VLLM", "two engines have the name 'vllm'"),
+    ],
+)
+def test_a_registration_that_is_broken_or_takes_a_name_is_one_line(
+    patch: pytest.MonkeyPatch, value: str, rule: str
+) -> None:
+    register(patch, value)
+    with pytest.raises(UserError, match=rule):
+        kinds()
+
+
+def test_a_registered_engine_is_found_and_its_limits_hold(patch: pytest.MonkeyPatch) -> None:
+    register(patch, f"{__name__}:TOY")
     assert names()[-2:] == ("toy", "simulated")
     found = named_engine(StudySettings(engine="toy"))
     assert found is not None

@@ -6,7 +6,6 @@ engine whose format it has.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -21,7 +20,6 @@ from tuner.study.specification.settings import gpus_of_trial
 from tuner.workloads.presets import load_preset
 
 GGUF = ".gguf"
-_NAMED = re.compile(rf"({'|'.join(map(re.escape, with_feature(Feature.BESIDE_OTHERS)))})=(.*)", re.DOTALL)
 
 
 def plan_engines(
@@ -118,13 +116,13 @@ def _split(field: str, text: str, engines: Sequence[str]) -> tuple[str | None, s
     Raises:
         SettingError: for an engine that the study does not run.
     """
-    match = _NAMED.fullmatch(text)
-    if match is None:
+    engine, equals, rest = text.partition("=")
+    if not equals or engine not in with_feature(Feature.BESIDE_OTHERS):
         return None, text
-    if match[1] not in engines:
-        rule = f"this study runs {' and '.join(engines)}, not {match[1]}"
-        raise SettingError(field, text, rule, f"add {{engine}} {match[1]}, or leave it out")
-    return match[1], match[2]
+    if engine not in engines:
+        rule = f"this study runs {' and '.join(engines)}, not {engine}"
+        raise SettingError(field, text, rule, f"add {{engine}} {engine}, or leave it out")
+    return engine, rest
 
 
 def _own(field: str, texts: Sequence[str], engine: str, engines: Sequence[str]) -> Iterator[str]:
