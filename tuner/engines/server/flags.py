@@ -1,7 +1,7 @@
 """Check arguments against the flags of an installed server, which are read once from its parser and cached.
 
 This check needs no process of the engine. It covers names, choices, numbers and how many values a flag takes. The
-engine's own parser and configuration check the arguments that pass. SGLang's flags are checked in the same way.
+engine's own parser and configuration check the arguments that pass.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Derive a typed `Failure` from a log, an exit code and a phase.
 
-vLLM logs one failure several times: in the process where it happened, then in each parent, then in the API server with
-a text of its own. The first traceback after the first "failed to start" or "fatal error" is the cause; the later ones
-repeat it. Without such a line, the API server itself failed: its last traceback is the cause, and it handled the
-errors before.
+A server of several Python processes, such as vLLM's, logs one failure several times: in the process where it happened,
+then in each parent, then in the API server with a text of its own. The first traceback after the first "failed to
+start" or "fatal error" is the cause; the later ones repeat it. Without such a line, the API server itself failed: its
+last traceback is the cause, and it handled the errors before.
 """
 
 from __future__ import annotations

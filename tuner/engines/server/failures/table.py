@@ -1,6 +1,7 @@
-"""A table from texts of vLLM's logs to failure kinds. For each causal line of a log, the first matching row applies.
+"""A table from texts of logs to failure kinds. For each causal line of a log, the first matching row applies.
 
-The texts are those of vLLM 0.15 to 0.32. A row that names phases applies only in those.
+The texts are those of vLLM 0.15 to 0.32 and of the libraries below it, which SGLang and TensorRT-LLM use, too. A row
+that names phases applies only in those.
 """
 
 from __future__ import annotations

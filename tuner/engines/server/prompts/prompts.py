@@ -1,4 +1,4 @@
-"""Make prompts of exact lengths under the model's tokenizer. Runs in a fork of the helper, in vLLM's interpreter.
+"""Make prompts of exact lengths under the model's tokenizer. vLLM's interpreter runs it in a fork of the helper, too.
 
 The plan is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS, TEXT], …], "tokens": N, "seed": S,
 "text": "random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. The result is {"prompts": [[TEXT, TOKENS,
