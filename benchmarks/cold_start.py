@@ -23,11 +23,11 @@ from typing import Any
 
 from benchmarks.command_line import add_vllm_options, documented_parser, environment_variables, write_json
 from benchmarks.text_table import MISSING, number_text, print_table
-from storage.records import TrialKind, TrialOutcome
+from records.trials import TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.running_server import RunningServer
 from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.environment import own_environment
+from tuner.engines.vllm.toolbox import own_environment
 from tuner.scoring.compare import logarithms, paired_ratio, residual_noise
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial

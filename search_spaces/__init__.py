@@ -14,19 +14,22 @@ A configuration is a dictionary of values by parameter. A parameter that it leav
 engine's default: the empty configuration renders to no flag.
 """
 
-from search_spaces.catalogue.hardware import HardwareProfile, hardware_from_file, hardware_named, known_hardware
+from search_spaces.catalogue.hardware import (
+    HardwareProfile,
+    Price,
+    hardware_from_file,
+    hardware_named,
+    known_hardware,
+    list_price,
+)
 from search_spaces.catalogue.models import ModelShape, known_model, known_models
-from search_spaces.catalogue.prices import Price, list_price
 from search_spaces.errors import SpaceError
-from search_spaces.expressions.facts import Context
-from search_spaces.expressions.language import version_tuple
-from search_spaces.joined.space import ENGINE, JoinedSpace, join
+from search_spaces.expressions import Context, version_tuple
+from search_spaces.joined import ENGINE, JoinedSpace, join
 from search_spaces.loader import load_space, parse_space, space_names
-from search_spaces.parameter import Parameter, ParameterValue, Trial
-from search_spaces.rendering.render import Rendered
-from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
-from search_spaces.space import Space
-from search_spaces.value_trial import NumberRange, ValueTrial
+from search_spaces.parameter import NumberRange, Parameter, ParameterValue, Trial, ValueTrial
+from search_spaces.render import Rendered
+from search_spaces.space import Dropped, NamedConfig, ResolvedSpace, Space, Violation
 
 __all__ = [
     "ENGINE",

@@ -9,10 +9,9 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from search_spaces.argv import conflicting_keys
 from search_spaces.errors import SpaceError
-from search_spaces.expressions.facts import CHECKPOINT_FACTS, FACT_NAMES
-from search_spaces.expressions.language import UNKNOWN, parsed
-from search_spaces.rendering.json_keys import conflicting_keys
+from search_spaces.expressions import CHECKPOINT_FACTS, FACT_NAMES, UNKNOWN, parsed
 from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from search_spaces.argv import one_spelling
 from search_spaces.catalogue.models import ModelShape
-from search_spaces.expressions.facts import VLLM_NAME, Context
-from search_spaces.expressions.names import Names
-from search_spaces.rendering.capture_sizes import reachable_sizes
-from search_spaces.rendering.words import one_spelling
+from search_spaces.expressions import VLLM_NAME, Context
+from search_spaces.parameter import Names
+from search_spaces.render import reachable_sizes
 from search_spaces.schema import ParameterSpec
 from search_spaces.units import GIB
 

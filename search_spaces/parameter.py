@@ -1,13 +1,15 @@
-"""A parameter of a resolved space: its domain, and how a trial suggests a value."""
+"""A parameter of a resolved space: its domain, its value in expressions, and how a trial suggests one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from search_spaces.expressions.language import Lookup, parsed
-from search_spaces.schema import ChoiceSpec, ParameterSpec
+from search_spaces.expressions import UNKNOWN, Lookup, parsed, shown_fact
+from search_spaces.schema import ChoiceSpec, DefaultCase, ParameterSpec
 
 ParameterValue: TypeAlias = str | int | float | bool | None
 
@@ -159,3 +161,124 @@ def full_choices(spec: ParameterSpec) -> tuple[ChoiceSpec, ...]:
     if spec.type == "bool" and not spec.choices:
         return (ChoiceSpec.model_validate({"value": True}), ChoiceSpec.model_validate({"value": False}))
     return spec.choices
+
+
+@dataclass(frozen=True)
+class NumberRange:
+    """The range of a number.
+
+    Attributes:
+        low: the lowest value.
+        high: the highest value.
+        step: the distance of neighbouring values from `low` on; None for a continuous range.
+        log: whether values are drawn evenly over their logarithms.
+        integer: whether values are integers.
+    """
+
+    low: float
+    high: float
+    step: float | None
+    log: bool
+    integer: bool
+
+    def listed(self) -> list[ParameterValue]:
+        """Return every value of a range with a step, in order.
+
+        Raises:
+            ValueError: for a continuous range.
+        """
+        if self.step is None:
+            raise ValueError("a continuous range cannot be listed")
+        step = self.step
+        count = int((self.high - self.low) // step) if self.integer else round((self.high - self.low) / step)
+        return [self.low + step * index for index in range(count + 1)]
+
+
+class ValueTrial(ABC):
+    """A trial whose values come from two methods: `choose` for choices and `choose_number` for numbers."""
+
+    @abstractmethod
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return one of the choices of a parameter."""
+
+    @abstractmethod
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        """Return a number of a parameter's range."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return one of the choices."""
+        return self.choose(name, choices)
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return an integer in [low, high]."""
+        return int(self.choose_number(name, NumberRange(low, high, step, log, integer=True)))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a number in [low, high]."""
+        return float(self.choose_number(name, NumberRange(low, high, step, log, integer=False)))
+
+
+_EFFECTIVE = "effective."
+
+
+class Names:
+    """The values of all names for one configuration in one context.
+
+    `max_num_seqs` is the configuration's value, else the one in the study's own server arguments (`fixed`), else None.
+    `effective.max_num_seqs` is the same, else the engine's default, else UNKNOWN.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, ParameterSpec],
+        facts: Mapping[str, object],
+        fixed: Mapping[str, object],
+        config: Mapping[str, ParameterValue],
+    ) -> None:
+        self._specs = specs
+        self._facts = facts
+        self._fixed = fixed
+        self._config = config
+
+    def lookup(self, name: str) -> object:
+        """Return the value of a dotted name."""
+        if name.startswith(_EFFECTIVE):
+            return self.effective(name.removeprefix(_EFFECTIVE))
+        if name in self._facts:
+            return self._facts[name]
+        value = self._config.get(name)
+        return self._fixed.get(name) if value is None else value
+
+    def effective(self, name: str) -> object:
+        """Return the value that the engine uses for a parameter; UNKNOWN if it is not known."""
+        value = self.lookup(name)
+        if value is not None:
+            return value
+        default = self._default(name)
+        return UNKNOWN if default is None else default
+
+    def default(self, name: str) -> ParameterValue:
+        """Return the engine's own default of a parameter in this configuration; None if it is not known."""
+        value = self._default(name)
+        return value if isinstance(value, str | int | float | bool) else None
+
+    def _default(self, name: str) -> object:
+        spec = self._specs.get(name)
+        if spec is None or not isinstance(spec.engine_default, tuple):
+            return None if spec is None else spec.engine_default
+        for case in spec.engine_default:
+            holds = True if case.when is None else parsed(case.when).holds(self.lookup)
+            if holds is None:
+                return None
+            if holds:
+                return self._case_value(case)
+        return None
+
+    def _case_value(self, case: DefaultCase) -> object:
+        return case.value if case.expression is None else parsed(case.expression).evaluate(self.lookup)
+
+    def fill(self, text: str) -> str:
+        """Return `text` with each `{name}` replaced by its value."""
+        return re.sub(r"\{([\w.]+)\}", lambda match: shown_fact(match[1], self.lookup(match[1])), text)

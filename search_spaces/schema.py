@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from search_spaces.expressions.language import parsed
-from search_spaces.rendering.json_keys import KEY_PATTERN
+from search_spaces.argv import KEY_PATTERN
+from search_spaces.expressions import parsed
 
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 Number = StrictInt | StrictFloat

@@ -1,6 +1,6 @@
 """Studies and trials in a database, in tables beside Optuna's, and the records that describe them.
 
-Importing `storage`, `storage.records` and `storage.metrics` loads the standard library only. SQLAlchemy is loaded with
+Importing `storage`, `records.trials` and `records.metrics` loads the standard library only. SQLAlchemy is loaded with
 the first use of `open_store`, `Store`, `FailedAttempt` or `normalise_url`.
 """
 

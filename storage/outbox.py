@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
+from records.trials import TrialRecord
 from storage.answers.store import AnswersStore
 from storage.errors import StorageError
-from storage.records import TrialRecord
 from storage.tables.lookup import existing_study, finished_trial_ids, read_trials, trial_text
 from storage.tables.models import SyncRow, TrialRow
 

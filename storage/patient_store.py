@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from storage.answers.record import AnswersKey, AnswersRecord
+from records.answers import AnswersKey, AnswersRecord
+from records.trials import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage.errors import StorageError
-from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage.store import Store
 from storage.tables.mapping import FailedAttempt
 from storage.waiting import DatabaseWait

@@ -1,4 +1,4 @@
-"""The store: all reads and writes of the tuner's tables, in terms of `storage.records`."""
+"""The store: all reads and writes of the tuner's tables, in terms of `records.trials`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import contains_eager, subqueryload
 
+from records.trials import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import database
 from storage.errors import StorageError
 from storage.outbox import Outbox
-from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage.tables import mapping
 from storage.tables.lookup import (
     TRIAL_ORDER,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from storage.measured import reference_of
-from storage.metrics import METRICS
-from storage.records import (
+from records.measured import reference_of
+from records.metrics import METRICS
+from records.trials import (
     Failure,
     FailureKind,
     Phase,
@@ -27,10 +27,10 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
-from tuner.study.conclusion.alternatives import front_of_study
-from tuner.study.conclusion.decide import conclude
+from tuner.study.alternatives import front_of_study
+from tuner.study.confirmation import nominate
+from tuner.study.decide import conclude
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.trial_sources.confirmation import nominate
 from tuner.use_cases.report.reported import ReportedStudy
 
 DATA = Path(__file__).parents[1] / "docs" / "reports" / "data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from storage.records import (
+from records.trials import (
     Failure,
     FailureKind,
     JsonScalar,

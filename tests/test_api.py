@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from storage.records import Provenance
+from records.trials import Provenance
 
 ROOT = Path(__file__).parents[1]
 

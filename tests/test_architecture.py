@@ -11,10 +11,10 @@ from pathlib import Path
 import typer
 
 from tuner.cli.main import app
-from tuner.engines.simulator.config.flags import flag_names
+from tuner.engines.simulator.flags import flag_names
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
+PACKAGES = ("tuner", "records", "search_spaces", "storage", "dashboards")
 RESIDENT = "tuner.engines.vllm.resident"
 MAX_FUNCTION_LINES = 40
 
@@ -22,7 +22,7 @@ HOMES = {
     "optuna": (
         "tuner.study.optuna_study",
         "tuner.study.optuna_storage",
-        "tuner.study.shown_trials",
+        "tuner.study.optuna_study",
         "tuner.sampler",
         "tuner.service.http.optimizations.studies",
         "tuner.service.http.optimizations.proposals",
@@ -32,7 +32,7 @@ HOMES = {
         "tuner.executors.ray_start",
         "tuner.executors.ray_head",
         "tuner.executors.ray_cluster",
-        "tuner.executors.nodes",
+        "tuner.executors.ray_worker",
     ),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),
@@ -41,7 +41,7 @@ HOMES = {
     "vllm": (RESIDENT,),
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
     "fastapi": ("tuner.service.http",),
-    "tokenizers": ("tuner.engines.server.tokenizer_library",),
+    "tokenizers": ("tuner.engines.server.token_prompts",),
     "regex": ("tuner.quality.task",),
     "xllamacpp": ("tuner.engines.llama_cpp.launcher",),
 }
@@ -52,7 +52,7 @@ HOME_EXCEPTIONS = {
 BROAD_EXCEPT = {
     "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not answer"),
     "tuner.executors.ray_head": (1, "Ray raises plain Exception if a part of it does not start"),
-    "tuner.engines.server.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
+    "tuner.engines.server.token_prompts": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
     "tuner.service.driver.__main__": (1, "the run's boundary: whatever it raises, the submission ends with a reason"),
@@ -66,9 +66,9 @@ OTHER_PROGRAMS = {
     "dashboards.mlflow.follower": "is a program with its own options",
     "dashboards.mlflow.ui": "starts `mlflow server`",
     "tuner.engines.llama_cpp.launcher": "is a program with the options of llama-server",
-    "search_spaces.rendering.shape": "reads the options of tuner-vllm-instances",
+    "search_spaces.render": "reads the options of tuner-vllm-instances",
     "tuner.quality.harness": "starts lm_eval with its own options",
-    "tuner.quality.checked": "writes the command that checks the answers into a script",
+    "tuner.quality.examiner": "writes the command that checks the answers into a script",
     "tuner.export.verification": "writes a command that starts `tuner load` from a script",
     "tuner.use_cases.report.page": "writes the command that exports the script into a page",
 }
@@ -143,7 +143,7 @@ def test_imports_go_down_only() -> None:
 
 
 def test_leaves_never_import_the_tuner() -> None:
-    leaves = ("search_spaces", "storage", "dashboards")
+    leaves = ("records", "search_spaces", "storage", "dashboards")
     found = [
         f"{name} imports {imported}"
         for name, those in IMPORTS.items()

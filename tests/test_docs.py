@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from storage.metrics import METRICS
+from records.metrics import METRICS
 from tests.pages import PAGES, ROOT, Step, commands_in, missing_lines, steps_of, tuner_words
 from tuner.cli.main import app
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_slo
 
 GROUP = typer.main.get_command(app)
 INPUT_METRIC = "input_throughput"

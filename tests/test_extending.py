@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from storage.records import FailureKind, TrialKind
+from records.trials import FailureKind, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import Engine
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from records.trials import TrialRecord
 from storage import open_store
-from storage.records import TrialRecord
 from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
-from tuner.observers.quiet import LineObserver, SilentObserver
-from tuner.results.best_trial import BestTrial, best_trial
+from tuner.observers.fan_out import LineObserver, SilentObserver
+from tuner.results.findings import BestTrial, best_trial
 from tuner.settings.declared import OUTPUT, Setting, part
 from tuner.settings.keywords import takes
 from tuner.settings.study import StudySettings
+from tuner.use_cases import files as export_use_case
 from tuner.use_cases import optimize as optimize_use_case
-from tuner.use_cases.files import export as export_use_case
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Study:
 
     def trials_dataframe(self) -> pd.DataFrame:
         """Return one row for each finished trial and round: state, score, configuration, metrics and timings."""
-        from dashboards.analysis.trials_frame import trials_frame
+        from dashboards.frames import trials_frame
 
         return trials_frame(self.trials)
 
@@ -86,7 +86,7 @@ class Study:
         Raises:
             UserError: if the study has no finished trial, or the file cannot be written.
         """
-        from tuner.use_cases.report.write import report
+        from tuner.use_cases.report.page import report
 
         return report([self.name], Path(path), self.storage_url)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from storage.records import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase
 
 EXIT_OURS = 1
 EXIT_USER = 2

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from records.trials import JsonScalar
 from search_spaces.catalogue.hardware import HardwareProfile, hardware_named
 from search_spaces.errors import SpaceError
 from search_spaces.units import GIB
-from storage.records import JsonScalar
 from tuner.cancellation import CancelToken
 
 _POLL_S = 0.2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from search_spaces.rendering.shape import gpus_of, instances_of
-from storage.records import Config, TrialKind
-from tuner.scoring.slo import Slo
+from records.trials import Config, TrialKind
+from search_spaces.render import gpus_of, instances_of
+from tuner.scoring.goals import Slo
 from tuner.workloads.spec import Workload
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import optuna
 
+from records.trials import Config, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import open_store
-from storage.records import Config, TrialKind, TrialOutcome, TrialRecord, Verdict
 from tuner.study.specification.spec import StudySpec
 
 MADE_UP_LABEL = "filled"

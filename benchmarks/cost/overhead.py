@@ -29,12 +29,12 @@ import optuna
 from benchmarks.command_line import documented_parser
 from benchmarks.cost.made_up_history import MADE_UP_LABEL, MadeUpTrials, fill_study, random_verdict
 from benchmarks.text_table import print_table
+from records.trials import Provenance, TrialRecord
 from search_spaces import Context, ResolvedSpace, hardware_named, load_space
 from storage import normalise_url, open_store
-from storage.records import Provenance, TrialRecord
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
-from tuner.engines.vllm.installation import version_of
+from tuner.engines.vllm.toolbox import version_of
 from tuner.settings.study import StudySettings
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.builder import build_spec, plan_study

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.command_line import add_vllm_options, documented_parser, environment_variables
 from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
 from benchmarks.text_table import number_text, print_table
-from storage.records import Repeat
-from tuner.engines.server.jobs import Job, PlainJob
+from records.trials import Repeat
+from tuner.engines.server.traffic import Job, PlainJob
 from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.workloads.spec import ClosedLoop
 

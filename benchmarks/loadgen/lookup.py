@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.command_line import documented_parser
 from benchmarks.text_table import number_text, print_table
 from tuner.engines.server.prompts.prompts import make_prompts
-from tuner.engines.server.tokenizer_library import LibraryTokenizer, find_tokenizer
+from tuner.engines.server.token_prompts import LibraryTokenizer, find_tokenizer
 
 LONGEST, SHORTEST = 4, 2
 """Tokens of the n-grams that are looked up."""

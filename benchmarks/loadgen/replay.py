@@ -11,10 +11,10 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
-from storage.records import Repeat
+from records.trials import Repeat
 from tuner.engines.server.traffic import TrafficFiles, plan_requests, read_traffic, start_generator
 from tuner.engines.vllm.bench_serve import read_result
-from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.engine import VllmServer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic

@@ -22,8 +22,8 @@ from benchmarks.command_line import add_vllm_options, documented_parser, environ
 from benchmarks.loadgen.replay import TUNER_CLIENT, VLLM_CLIENT, Replay, empty_prefix_cache
 from benchmarks.loadgen.vllm_bench import NEVER_CANCELLED, VllmBench
 from benchmarks.text_table import MISSING, number_text, print_table
-from storage.records import Repeat
-from tuner.engines.vllm.server import VllmServer
+from records.trials import Repeat
+from tuner.engines.vllm.engine import VllmServer
 from tuner.workloads.traffic import Traffic
 
 CLASSES = {

@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from storage.records import TrialKind
+from records.trials import TrialKind
 from tuner.engines.base import EngineSettings
-from tuner.engines.server.environment import base_environment
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.environment import own_environment
-from tuner.engines.vllm.installation import find_executable, installation
-from tuner.engines.vllm.server import VllmServer
-from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.server.devices import base_environment
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.toolbox import Toolbox, find_executable, installation, own_environment
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import SingleWorkload
 

@@ -21,16 +21,15 @@ import numpy as np
 from benchmarks.command_line import documented_parser, write_json
 from benchmarks.search.problems.problem import config_key
 from benchmarks.text_table import print_table
+from records.trials import Config, Provenance, Verdict
 from search_spaces import ParameterValue, hardware_named
 from storage import normalise_url
-from storage.records import Config, Provenance, Verdict
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.settings.study import RESIDUAL, TPE, StudySettings
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.prior.simulator_prior import simulator_prior
+from tuner.study.simulator_prior import simulator_prior
 from tuner.study.specification.builder import build_spec, plan_study
 
 BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))

@@ -27,20 +27,19 @@ from benchmarks.search.problems.simulated.problem import SHORT_NOISE, SimulatedP
 from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES
 from benchmarks.search.problems.simulated.world import World
 from benchmarks.text_table import print_table
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from storage import normalise_url, open_store
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.executors.base import Finished, WorkerState
-from tuner.observers.quiet import SilentObserver
+from tuner.observers.fan_out import SilentObserver
 from tuner.scoring.flag_effects import effect_together, has_effect
 from tuner.specs import TrialSpec
-from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.decide import conclude
+from tuner.study.conclusion import Conclusion
+from tuner.study.decide import conclude
 from tuner.study.run import open_study, run_study
 from tuner.study.specification.builder import PreparedStudy
 from tuner.study.specification.settings import Budget

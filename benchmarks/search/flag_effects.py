@@ -28,10 +28,10 @@ from benchmarks.search.problems.problem import Problem
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.text_table import print_table
 from search_spaces import ParameterValue
-from tuner.sampler.acquisition.candidates import CandidateSpace
+from tuner.sampler.candidates import CandidateSpace
+from tuner.sampler.encoding import Params
 from tuner.sampler.flag_effects import reset_to_default
 from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.surrogate.encoding import Params
 
 DEFAULT_PROBLEMS = ("conditional", "two-objectives", "sim-t4", "sim-t4-greedy")
 FROM_SEARCH, WITH_ABLATION = "search", "ablated"

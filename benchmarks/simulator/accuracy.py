@@ -25,8 +25,8 @@ from scipy.stats import spearmanr
 
 from benchmarks.simulator.rows import COMPARED_METRICS, Row, parse_bench_serve, predict, published, read_table
 from search_spaces import version_tuple
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.precision import ConfigRefused
 
 PredictedMetrics = Mapping[str, float | None]
 

@@ -36,9 +36,8 @@ from scipy.stats import spearmanr
 from benchmarks.simulator.rows import COMPARED_METRICS, HOST_VALUES, Row, h200, predict, published
 from benchmarks.simulator.studies import recorded_studies, weighted_trials
 from search_spaces import hardware_named
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.error_bands import LEAST_ROWS, weights_of
-from tuner.engines.simulator.parameters import PARAMETERS_FILE, parameters_of
+from tuner.engines.simulator.parameters import LEAST_ROWS, PARAMETERS_FILE, parameters_of, weights_of
+from tuner.engines.simulator.serve_config import resolve_serve_config
 
 METRIC_WEIGHTS = {
     "output_throughput": 2.0,

@@ -15,15 +15,14 @@ import numpy as np
 import yaml
 
 from search_spaces import HardwareProfile, ModelShape, hardware_named, known_hardware, version_tuple
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
-from tuner.engines.simulator.clients.metrics import bench_metrics
-from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import client_metrics, run_workload
-from tuner.use_cases.simulated_engine import find_card
+from tuner.engines.simulator.serve_config import find_shape, resolve_serve_config
+from tuner.use_cases.simulate import find_card
 from tuner.workloads.spec import SingleWorkload
 
 REFERENCE_FOLDER = Path(__file__).parents[1] / "reference"

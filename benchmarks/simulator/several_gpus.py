@@ -25,11 +25,11 @@ import yaml
 from benchmarks.simulator.rows import REFERENCE_FOLDER, shape_of
 from benchmarks.text_table import print_table
 from search_spaces import hardware_named
-from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server
-from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.engines.simulator.sequence import Prompt
 
 LONGEST = 1000
 """Tokens of the longest prompt and answer of ShareGPT's requests, which the client's filter limits to about as many."""

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 from search_spaces import hardware_named, known_models
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
-from tuner.engines.simulator.clients.metrics import bench_metrics
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.serve_config import resolve_serve_config
 
 GREEDY_SUFFIX = (
     *("--override-generation-config", '{"temperature": 0}'),

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from benchmarks.simulator.rows import COMPARED_METRICS, H200_PACKAGES, Row, shape_of
 from search_spaces import hardware_named
-from search_spaces.rendering.capture_sizes import reachable_sizes
+from search_spaces.render import reachable_sizes
 from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import SingleWorkload
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import SingleWorkload, Suite
 from tuner.workloads.traffic import Traffic
 
 DATA_FOLDER = Path(__file__).parents[2] / "docs" / "reports" / "data"

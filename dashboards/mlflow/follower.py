@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dashboards.mlflow.log import MLFLOW_ERRORS, MlflowUnavailable, RunLog
-from dashboards.mlflow.tracking import embedded_uri, mask_passwords, one_at_a_time
+from dashboards.mlflow.ui import embedded_uri, mask_passwords, one_at_a_time
+from records.trials import TrialRecord
 from storage.errors import StorageError, first_line
-from storage.records import TrialRecord
 from storage.store import open_store
 from storage.waiting import DatabaseWait
 

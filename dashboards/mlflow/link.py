@@ -23,8 +23,7 @@ import webbrowser
 from urllib.parse import quote
 
 from dashboards.mlflow.run_layout import experiment_name
-from dashboards.mlflow.ui import PASSWORD_VARIABLE
-from dashboards.mlflow.view import runs_query
+from dashboards.mlflow.ui import PASSWORD_VARIABLE, runs_query
 
 POLL_S = 0.3
 REQUEST_S = 5.0

@@ -17,15 +17,14 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboards.analysis.tradeoff import tradeoff_frame
-from dashboards.analysis.trials_frame import to_csv
-from dashboards.mlflow import run_layout, view
-from dashboards.mlflow.best import best_of
-from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint
-from dashboards.mlflow.tracking import artifact_root, database_file, local_folder, mask_passwords, quiet
+from dashboards.frames import to_csv
+from dashboards.mlflow import run_layout, ui
+from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint, best_of
+from dashboards.mlflow.ui import artifact_root, database_file, local_folder, mask_passwords, quiet
 from dashboards.plots.pictures import Pictures, has_tradeoff, study_pictures, trial_pictures
+from dashboards.tradeoff import tradeoff_frame
+from records.trials import StudyRecord, TrialRecord
 from storage.errors import StorageError, first_line
-from storage.records import StudyRecord, TrialRecord
 from storage.store import Store
 
 for _name, _value in {
@@ -218,8 +217,8 @@ class RunLog:
     def _tag_experiment(self, experiment: str, study: StudyRecord, run_id: str) -> None:
         """Write the tags that an experiment lacks, and a view that has changed."""
         present = self._client.get_experiment(experiment).tags
-        for name, value in view.experiment_tags(study, experiment, run_id).items():
-            if name not in present or (name == view.VIEW_TAG and present[name] != value):
+        for name, value in ui.experiment_tags(study, experiment, run_id).items():
+            if name not in present or (name == ui.VIEW_TAG and present[name] != value):
                 self._client.set_experiment_tag(experiment, name, value)
 
     def _experiment(self, study: str) -> str:

@@ -1,8 +1,10 @@
-"""The contents of a run in MLflow: names and values of its parameters, metrics, tags and artifacts.
+"""The contents of runs in MLflow: parameters, metrics, tags and artifacts, and the note of a study.
+
+Its source is the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion`).
 
 The run of a trial has these metrics:
 
-- `NAME`: a metric of `storage.metrics` over all repeats, in its unit, and `score`;
+- `NAME`: a metric of `records.metrics` over all repeats, in its unit, and `score`;
 - `flags_changed`: the number of parameters whose value differs from the engine's default;
 - `repeat/NAME`: with several repeats, the metrics of objectives and SLOs of each, with its index as the step;
 - `server/NAME`: the fields of `ServerFacts`;
@@ -12,7 +14,7 @@ The run of a trial has these metrics:
 - `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
 
 The parent run, which is the study's, has `trial/NAME`, the objectives and the score of each trial with the trial's
-number as the step, and `best/NAME`, the metrics of the best configuration, see `dashboards.mlflow.best`.
+number as the step, and `best/NAME`, the metrics of the best configuration, see `dashboards.mlflow.run_layout`.
 
 This module does not import MLflow.
 """
@@ -24,15 +26,173 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dashboards.mlflow.best import Best
-from dashboards.mlflow.note import NOTE_TAG, note_of
-from storage.records import FailureKind, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from records.measured import measured
+from records.trials import FailureKind, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+
+NO_WINNER = "none"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best configuration.
+
+    Attributes:
+        name: short name of its trial, or `none` if the conclusion has no winner.
+        metrics: what was measured of it, see `records.measured.measured`, and its score.
+        moment: when the last trial ended.
+        step: higher for each later state of a study, because MLflow shows the value of the highest step.
+    """
+
+    name: str
+    metrics: Mapping[str, float | None]
+    moment: datetime
+    step: int
+
+
+def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
+    """Return the best configuration of a study; None if there is neither a conclusion nor a feasible trial.
+
+    Args:
+        study: with its conclusion, if it has one.
+        trials: its finished trials, rounds included.
+    """
+    ends = [trial.outcome.ended_at for trial in trials if trial.outcome is not None]
+    if not ends:
+        return None
+    moment, highest = max(ends), max(trial.number for trial in trials)
+    if not study.conclusion:
+        found = _best_of_search(trials)
+        return None if found is None else Best(found.name, _metrics(found.outcome, _score(found)), moment, found.number)
+    number = study.conclusion.get("winner")
+    winner = next((trial for trial in trials if trial.number == number and not trial.round), None)
+    if winner is None:
+        return Best(NO_WINNER, {}, moment, highest + 1)
+    score = _concluded_score(study.conclusion, winner)
+    return Best(winner.name, _metrics(measured(study.conclusion, trials, winner.number), score), moment, highest + 1)
+
+
+def _best_of_search(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the feasible trial with the highest score; rounds do not count."""
+    scored = [(_score(trial), trial) for trial in trials if trial.round == 0 and trial.state == "ok"]
+    ranked = [(score, trial) for score, trial in scored if score is not None]
+    return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
+
+
+def _score(trial: TrialRecord) -> float | None:
+    return None if trial.verdict is None else trial.verdict.score
+
+
+def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> float | None:
+    """Return the winner's score relative to the defaults, from the rounds if there were any."""
+    if conclusion.get("keeps") is not None:
+        return 1.0
+    finalists = {each["number"]: each["score"] for each in conclusion.get("contenders", ())}
+    ratio = finalists.get(winner.number)
+    return _score(winner) if ratio is None else float(ratio["ratio"])
+
+
+def _metrics(outcome: TrialOutcome | None, score: float | None) -> dict[str, float | None]:
+    if outcome is None:
+        return {"score": score}
+    names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
+    return {**{name: outcome.metric(name) for name in names}, "score": score}
+
+
+NOTE_TAG = "mlflow.note.content"
+"""The tag that MLflow shows as a run's description."""
+
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def note_of(study: StudyRecord) -> str | None:
+    """Return the description of a study that has a conclusion; None for one without."""
+    conclusion = study.conclusion or {}
+    if not conclusion.get("reason"):
+        return None
+    parts = [f"**{escaped(conclusion['reason'])}**"]
+    if study.provenance is Provenance.SIMULATED:
+        parts.insert(0, "Simulated, not measured: every number is a prediction of the simulator.")
+    parts += _finalists(conclusion.get("contenders", ()))
+    parts += _flag_effects(conclusion.get("winner"), study.flag_effects)
+    if lines := conclusion.get("would_help"):
+        parts += [
+            "What would help, but the study's settings exclude it (predicted):",
+            "\n".join(f"- {escaped(each)}" for each in lines),
+        ]
+    return "\n\n".join(parts)
+
+
+def _finalists(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not contenders:
+        return []
+    metrics = list(dict.fromkeys(name for contender in contenders for name in contender["metrics"]))
+    rows = [
+        [
+            f"#{contender['number']}",
+            _interval(contender["score"]),
+            *(_interval(contender["metrics"].get(name)) for name in metrics),
+            escaped(contender["disqualified"] or ""),
+        ]
+        for contender in contenders
+    ]
+    return [
+        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
+        _table(["", "score", *metrics, "disqualified"], rows),
+    ]
+
+
+def _flag_effects(winner: int | None, effects: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not effects:
+        return []
+    metrics = list(effects[0]["metrics"])
+    rows = [
+        [
+            _code(f"{each['name']}={each['value']}"),
+            _code("unset" if each["default"] is None else each["default"]),
+            _interval(each, 2),
+            *(f"{each['metrics'][name]:.2f}" for name in metrics),
+            f"{100 * each['needed']:.0f} %",
+        ]
+        for each in effects
+    ]
+    title = (
+        f"Flag effects of #{winner}: each value with the flag relative to the value with the flag reset to its "
+        f"default, estimated from {effects[0]['trials']} trials [95 % confidence interval]. Failure risk: the "
+        "probability that the server fails or misses an SLO with the flag reset to its default."
+    )
+    return [title, _table(["flag", "default", "score", *metrics, "failure risk"], rows)]
+
+
+def _interval(ratio: Mapping[str, Any] | None, digits: int = 3) -> str:
+    """Return a ratio and its interval, with no-break spaces so that a cell stays on one line."""
+    if ratio is None:
+        return "–"
+    if ratio["low"] is None or ratio["high"] is None:
+        return f"{ratio['ratio']:.{digits}f}"
+    text = f"{ratio['ratio']:.{digits}f} [{ratio['low']:.{digits}f}, {ratio['high']:.{digits}f}]"
+    return text.replace(" ", _NO_BREAK_SPACE)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def escaped(text: str) -> str:
+    """Return text on one line, with Markdown's special characters escaped."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in " ".join(text.split()))
+
+
+def _code(value: object) -> str:
+    """Return a value as inline code for a table cell."""
+    return f"`{' '.join(str(value).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
 
 ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),

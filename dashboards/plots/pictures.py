@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboards.analysis import requests, tradeoff, trial_files
+from dashboards import frames, tradeoff
 from dashboards.plots import results, search, traffic
+from records.trials import StudyRecord, TrialOutcome, TrialRecord
 from storage.errors import StorageError
-from storage.records import StudyRecord, TrialOutcome, TrialRecord
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -35,18 +35,18 @@ class Pictures:
 
 
 def trial_pictures(trial: TrialRecord, outcome: TrialOutcome) -> Pictures:
-    """Return the pictures of a trial's artifacts: `requests`, `server` and `rate`, those whose files it has."""
+    """Return the pictures of a trial's artifacts: `frames`, `server` and `rate`, those whose files it has."""
     folder = Path(outcome.artifacts)
-    files = trial_files.numbered_files(folder, "requests-*.parquet")
-    states = trial_files.numbered_files(folder, "server-*.csv")
+    files = frames.numbered_files(folder, "requests-*.parquet")
+    states = frames.numbered_files(folder, "server-*.csv")
     rates = folder / "capacity.csv"
     draw: dict[str, _Draw] = {}
     if files:
-        draw["requests"] = lambda: traffic.lengths(requests.length_frame(files))
+        draw["requests"] = lambda: traffic.lengths(frames.length_frame(files))
     if states:
-        draw["server"] = lambda: traffic.server({trial.name: trial_files.server_frame(states)})
+        draw["server"] = lambda: traffic.server({trial.name: frames.server_frame(states)})
     if rates.is_file():
-        draw["rate"] = lambda: traffic.rates(trial_files.rate_frame(rates))
+        draw["rate"] = lambda: traffic.rates(frames.rate_frame(rates))
     return _drawn(draw.items(), f"{trial.study} {trial.name} ({outcome.provenance.value})")
 
 

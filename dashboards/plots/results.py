@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dashboards.analysis.tradeoff import percent
 from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
-from storage.metrics import PERCENTILES
+from dashboards.tradeoff import percent
+from records.metrics import PERCENTILES
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from storage.records import TrialOutcome, TrialRecord
+    from records.trials import TrialOutcome, TrialRecord
 
 LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency"}
 
@@ -192,7 +192,7 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
     Rows without any share are left out. A star marks the best of a row, unless half of the configurations share it.
 
     Args:
-        frame: see `dashboards.analysis.tradeoff.share_matrix`.
+        frame: see `dashboards.tradeoff.share_matrix`.
     """
     names = [name for name in frame.columns if name not in ("class", "best")]
     every = [*list(frame["class"])[:-2], "worst class", "all requests"]

@@ -21,7 +21,7 @@ from dashboards.plots.style import (
     new_figure,
     panels,
 )
-from storage.records import Config, JsonScalar, TrialKind, TrialRecord
+from records.trials import Config, JsonScalar, TrialKind, TrialRecord
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -1,4 +1,4 @@
-"""The look of every figure: colours that are told apart in light and dark and by colour-blind readers, and axes.
+"""The look of every figure, and figures as text for a page.
 
 Backgrounds are transparent and texts have no colour of their own, so that a page sets both.
 """
@@ -8,10 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage.metrics import metric
+from records.metrics import metric
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+def plotly_script() -> str:
+    """Return Plotly's minified JavaScript, 4.8 MB."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def figure_json(figure: go.Figure) -> str:
+    """Return a figure as JSON; `<`, `>` and `&` are escaped, so that no text in it ends the element around it."""
+    text: str = figure.to_json(validate=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
 
 BLUE, ORANGE, RED, GREEN, PURPLE, GREY = "#4c8bc4", "#e69f00", "#d1495b", "#2e9e6b", "#9b6fc0", "#8a8a8a"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)

@@ -1,16 +1,105 @@
-"""Figures of the load: latencies of requests, requests by length, latency by request rate, the state of the server."""
+"""Figures of the load and of what a card can do: latencies, lengths, rates, the roofline and the time of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dashboards.plots.style import BLUE, COLORS, GREEN, ORANGE, RED, new_figure, panels
+from dashboards.plots.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, new_figure, panels
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     import plotly.graph_objects as go
+
+
+_DECADES = 10.0
+"""The roof is drawn from the lowest and to the highest intensity, and by this factor beyond."""
+
+
+def roofline_figure(
+    peak_flops: float,
+    bytes_per_s: float,
+    predicted: Mapping[str, tuple[float, float]],
+    measured: Mapping[str, tuple[float, float]],
+) -> go.Figure | None:
+    """Draw configurations below the roofline of their card (Williams, Waterman and Patterson, 2009).
+
+        attainable FLOP/s = min(peak, intensity x bandwidth)
+
+    Args:
+        peak_flops: arithmetic peak of the card, in FLOP/s.
+        bytes_per_s: bandwidth of its memory, in bytes/s.
+        predicted: by the name of the configuration, its intensity in FLOP per byte and its rate in FLOP/s.
+        measured: the same; a name may have the number of its trial, as `winner #3`.
+    """
+    kinds = (("predicted", "circle-open", predicted), ("measured", "diamond", measured))
+    present = {
+        f"{name}, {kind}": (*point, symbol)
+        for kind, symbol, points in kinds
+        for name, point in points.items()
+        if min(point) > 0
+    }
+    if not present:
+        return None
+    roles = list(dict.fromkeys(_role(name) for name in (*predicted, *measured)))
+    ridge = peak_flops / bytes_per_s
+    intensities = [intensity for intensity, _, _ in present.values()]
+    low, high = min(*intensities, ridge) / _DECADES, max(*intensities, ridge) * _DECADES
+    figure = new_figure(xaxis_title="FLOP per byte of memory traffic", yaxis_title="TFLOP/s")
+    figure.add_scatter(
+        x=[low, ridge, high],
+        y=[low * bytes_per_s / 1e12, peak_flops / 1e12, peak_flops / 1e12],
+        mode="lines",
+        line={"color": GREY},
+        name="roof: what the card can do",
+        hoverinfo="skip",
+    )
+    for name, (intensity, rate, symbol) in present.items():
+        share = rate / min(peak_flops, intensity * bytes_per_s)
+        color = COLORS[roles.index(_role(name)) % len(COLORS)]
+        figure.add_scatter(
+            x=[intensity],
+            y=[rate / 1e12],
+            mode="markers",
+            marker={"size": 12, "symbol": symbol, "color": color, "line": {"width": 2, "color": color}},
+            name=f"{name}: {share:.0%} of the roof",
+            hovertemplate=f"{name}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+        )
+    figure.update_xaxes(type="log")
+    figure.update_yaxes(type="log")
+    return figure
+
+
+def _role(name: str) -> str:
+    """Return `winner` for `winner #3, measured`: what has one colour."""
+    return name.partition(",")[0].partition(" #")[0]
+
+
+def time_shares(shares: Mapping[str, Mapping[str, float]]) -> go.Figure | None:
+    """Draw where the time of the engine's steps goes, a bar for each configuration.
+
+    Args:
+        shares: by the name of the configuration, the share of each part, in [0, 1].
+    """
+    parts = list(dict.fromkeys(part for found in shares.values() for part in found))
+    if not parts:
+        return None
+    figure = new_figure(barmode="stack", height=150 + 50 * len(shares))
+    figure.update_layout(legend={"traceorder": "normal"})
+    for place, part in enumerate(parts):
+        figure.add_bar(
+            y=list(shares),
+            x=[found.get(part, 0.0) for found in shares.values()],
+            orientation="h",
+            name=part,
+            marker={"color": COLORS[place % len(COLORS)]},
+            hovertemplate=f"{part}: %{{x:.0%}}<extra></extra>",
+        )
+    figure.update_xaxes(tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(autorange="reversed")
+    return figure
+
 
 POINTS = 200
 """Points of a distribution."""
@@ -59,7 +148,7 @@ def lengths(frame: pd.DataFrame) -> go.Figure | None:
     """Draw completed and failed requests by prompt length and answer length.
 
     Args:
-        frame: see `dashboards.analysis.requests.length_frame`.
+        frame: see `dashboards.frames.length_frame`.
     """
     if frame.empty:
         return None
@@ -96,7 +185,7 @@ def rates(frame: pd.DataFrame) -> go.Figure:
     """Draw TTFT and TPOT by request rate, the highest rate at which all SLOs held, and crosses where one did not.
 
     Args:
-        frame: see `dashboards.analysis.trial_files.rate_frame`.
+        frame: see `dashboards.frames.rate_frame`.
     """
     figure = new_figure(xaxis_title="request rate (requests/s)", yaxis_title="latency of completed requests (ms)")
     figure.update_yaxes(type="log")
@@ -126,7 +215,7 @@ def server(frames: Mapping[str, pd.DataFrame]) -> go.Figure | None:
     """Draw requests in the server, the use of its KV cache and preemptions over time, of several configurations.
 
     Args:
-        frames: by the name of the configuration, see `dashboards.analysis.trial_files.server_frame`.
+        frames: by the name of the configuration, see `dashboards.frames.server_frame`.
     """
     present = {name: frame for name, frame in frames.items() if len(frame)}
     if not present:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Protocol
 
-from dashboards.plots.embedded import figure_json, plotly_script
+from dashboards.plots.style import figure_json, plotly_script
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

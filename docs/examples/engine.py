@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo

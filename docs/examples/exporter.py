@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from records.metrics import metric
+from records.trials import StudyRecord, TrialRecord
 from storage import open_store
-from storage.metrics import metric
-from storage.records import StudyRecord, TrialRecord
 
 
 def winner_of(study: StudyRecord, trials: list[TrialRecord]) -> TrialRecord:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.metrics import Direction, Metric
-from tuner.workloads.results.requests import RequestRecord
+from records.metrics import Direction, Metric
+from tuner.workloads.results import RequestRecord
 
 INPUT_THROUGHPUT = Metric(
     "input_throughput",

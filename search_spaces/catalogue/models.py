@@ -10,19 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from search_spaces.catalogue.architecture import EXPERTS, Architecture, CacheLayers, Unread, read_architecture
-from search_spaces.catalogue.config_keys import whole_number
-from search_spaces.catalogue.context_length import find_context_length
-from search_spaces.catalogue.quantization import (
+from search_spaces.catalogue.model_config import (
+    EXPERTS,
     FULL_BITS,
+    Architecture,
+    CacheLayers,
     StoredFormat,
+    Unread,
     declared_format,
+    find_context_length,
     of_quant_file,
+    read_architecture,
     stored_format,
+    whole_number,
 )
 from search_spaces.errors import SpaceError
-from search_spaces.regular_file import read_regular_file
-from search_spaces.yaml_file import read_yaml
+from search_spaces.yaml_file import read_regular_file, read_yaml
 
 _FILE = Path(__file__).with_name("models.yaml")
 _ORDERED = 11

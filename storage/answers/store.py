@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from storage.answers.record import AnswersKey, AnswersRecord
+from records.answers import AnswersKey, AnswersRecord
 from storage.tables import mapping
 from storage.tables.models import AnswersRow
 from storage.transactions import Transactions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, joinedload, subqueryload
 
+from records.trials import TrialOutcome, TrialRecord
 from storage.errors import StorageError
-from storage.records import TrialOutcome, TrialRecord
 from storage.tables import mapping
 from storage.tables.models import StudyRow, TrialRow
 

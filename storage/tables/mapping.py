@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from storage.errors import StorageError
-from storage.records import (
+from records.trials import (
     Failure,
     FailureKind,
     Phase,
@@ -22,6 +21,7 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
+from storage.errors import StorageError
 from storage.tables.models import Base, FailureRow, RepeatRow, ServerFactsRow, StudyRow, TimingRow, TrialRow
 
 

@@ -158,7 +158,7 @@ class RepeatRow(Base):
 
 
 class ServerFactsRow(Base):
-    """The facts that a trial's server reported: one column for each field of `storage.records.ServerFacts`."""
+    """The facts that a trial's server reported: one column for each field of `records.trials.ServerFacts`."""
 
     __tablename__ = "tuner_server_facts"
 
@@ -226,7 +226,7 @@ class SyncRow(Base):
 
 
 class AnswersRow(Base):
-    """What a server answered in a quality check: the fields of `storage.answers.record.AnswersRecord`."""
+    """What a server answered in a quality check: the fields of `records.answers.AnswersRecord`."""
 
     __tablename__ = "tuner_answers"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.plots.embedded import plotly_script
+from dashboards.plots.style import plotly_script
 from tests.browser.chromium import browser
 from tests.browser.servers import running, simulated_study, watched_page
 from tuner.processes.ports import lease_port

@@ -13,9 +13,7 @@ from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
 from tests.recorded import MIX, SEVEN_B, recorded_study
 from tuner.use_cases import optimize as optimize_run
-from tuner.use_cases.report.page import page_of
-from tuner.use_cases.report.several import page_of_several
-from tuner.use_cases.report.write import write_page
+from tuner.use_cases.report.page import page_of, page_of_several, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.records import TrialRecord
+from records.trials import TrialRecord
 from tests.chaos.faults import CLOCK_VARIABLE, MEMORY_FAULT, Fault, Scene, clock_of, draw
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Command, Study, described

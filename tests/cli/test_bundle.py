@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Failure, FailureKind, Phase, TrialKind, TrialRecord
 from storage import open_store
-from storage.records import Failure, FailureKind, Phase, TrialKind, TrialRecord
 from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
 from tuner import __version__

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Repeat
+from records.trials import Repeat
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer

@@ -19,7 +19,7 @@ from tests.clusters import kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Study, until
 from tuner import __version__
-from tuner.executors.carried_files import MARKER
+from tuner.executors.ray_worker import MARKER
 
 TRIALS = 8
 STUDY = (

@@ -58,7 +58,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, gguf: Path, argv: tuple[str, ...]
 def test_an_engine_that_is_not_installed_says_what_to_install(
     tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.engines.llama_cpp.installation.PACKAGE", "no_such_package")
+    monkeypatch.setattr("tuner.engines.llama_cpp.engine.PACKAGE", "no_such_package")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TUNER_LLAMA_SERVER", raising=False)
     done = run_here(tmp_path, *ENGINE, "--model", str(gguf))

@@ -16,7 +16,7 @@ from tests.fakes.raw_server import answering
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
 from tuner.engines.server.prompts.prompts import make_prompts
-from tuner.engines.server.tokenizer_library import find_tokenizer
+from tuner.engines.server.token_prompts import find_tokenizer
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
 from tuner.loadgen.result import read_records

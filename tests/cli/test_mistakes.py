@@ -16,7 +16,7 @@ from tests.cli.command import CommandOutput, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
 from tuner.engines.base import EngineInfo
-from tuner.executors.inline import InlineExecutor
+from tuner.executors.base import InlineExecutor
 from tuner.use_cases import optimize as optimize_run
 
 Optimize = Callable[..., CommandOutput]

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow.best import best_of
-from dashboards.mlflow.note import note_of
+from dashboards.mlflow.run_layout import best_of, note_of
+from records.trials import StudyRecord, TrialRecord
 from storage import open_store
-from storage.records import StudyRecord, TrialRecord
 from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
 from tuner.api import Study
@@ -145,8 +144,8 @@ def test_the_comparison_with_the_reference_is_the_same_everywhere(study: Finishe
 def test_no_number_is_cut_at_any_width(study: Finished, width: int) -> None:
     from rich.console import Console
 
-    from tuner.cli.output.pages.conclusion import conclusion_parts
-    from tuner.cli.output.parts.console import _print
+    from tuner.cli.output.pages.optimize import conclusion_parts
+    from tuner.cli.output.parts import _print
 
     console = Console(width=width, force_terminal=True, color_system=None, markup=False, record=True, file=None)
     with console.capture() as captured:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Provenance, StudyRecord
 from storage import open_store
-from storage.records import Provenance, StudyRecord
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.executors.inline import InlineExecutor
+from tuner.executors.base import InlineExecutor
 from tuner.export.formats.registry import NAMES
 from tuner.use_cases import optimize as optimize_run
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import TrialRecord
 from storage import locks
 from storage.errors import StorageUnavailable, WaitInterrupted
-from storage.records import TrialRecord
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.cli.conftest import NoMlflow
 from tests.postgres import postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
-from tuner.observers.quiet import SilentObserver
+from tuner.observers.fan_out import SilentObserver
 from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 

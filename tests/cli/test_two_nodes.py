@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from records.trials import FailureKind, TrialRecord
 from storage import normalise_url, open_store
-from storage.records import FailureKind, TrialRecord
 from tests.cli.command import run_here
 from tests.cli.test_cluster import doctor_of_two, refused_by
 from tests.clusters import kill_each, kill_node, node_without, running_cluster

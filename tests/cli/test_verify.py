@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import open_store
-from storage.records import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from tests.cli.command import run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from records.answers import AnswersKey, AnswersRecord
 from storage import StorageError, Store
-from storage.answers.record import AnswersKey, AnswersRecord
 from tests.contracts.store_processes import StoreFixture
 
 KEY = AnswersKey("weights", ("--quantization", "fp8"), "vllm 0.32.0", "NVIDIA H200", "asked")

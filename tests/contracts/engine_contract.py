@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from storage.metrics import METRICS
-from storage.records import Phase
+from records.metrics import METRICS
+from records.trials import Phase
 from tuner.engines.base import Engine
 from tuner.errors import TrialFailed
 from tuner.specs import TrialSpec

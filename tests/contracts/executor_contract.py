@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, TrialKind
+from records.trials import Failure, FailureKind, Phase, TrialKind
 from tests.fakes.stub_engine import StubEngine
 from tuner.engines.base import Engine
 from tuner.executors.base import Executor, Finished

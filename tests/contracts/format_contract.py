@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tests.unit.export.test_serve_script import NASTY, a_script
 from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from records.trials import ServerFacts
 from storage import StorageError, open_store
-from storage.records import ServerFacts
 from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, WrongState
 from storage.service.records import ENDED, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store

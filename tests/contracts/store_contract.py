@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from records.trials import FailureKind, Provenance, ServerFacts, TrialKind, Verdict
 from storage import FailedAttempt, StorageError, Store
-from storage.records import FailureKind, Provenance, ServerFacts, TrialKind, Verdict
 from tests import store_samples as samples
 from tests.contracts.answers_contract import AnswersContract
 from tests.contracts.store_processes import ProcessContract, SizeContract, StoreFixture

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from records.trials import ServerFacts
 from storage import Store, open_store
-from storage.records import ServerFacts
 from tests import store_samples as samples
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo

@@ -21,11 +21,11 @@ from typing import TypeVar
 
 import psutil
 
+from records.trials import TrialRecord
 from storage import normalise_url, open_store
-from storage.records import TrialRecord
 from storage.store import Store
 from storage.tables.mapping import FailedAttempt
-from tuner.processes.identity import Identity, is_alive, read_process
+from tuner.processes.family import Identity, is_alive, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 
 STUDY = "faults"

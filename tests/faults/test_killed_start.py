@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.command import Command, described, until
 from tests.faults.conftest import MakeStudy
-from tuner.executors.ray_watch import MESSAGE
+from tuner.executors.ray_start import MESSAGE
 
 END_S = 15.0
 """How long what a killed command started may take to end, and a command that has lost its Ray while it connected."""

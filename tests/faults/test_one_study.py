@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from storage.records import FailureKind, TrialRecord
+from records.trials import FailureKind, TrialRecord
 from tests.faults.command import Command, Study, until
 from tests.faults.conftest import MakeStudy
 from tuner.processes.family import find_family

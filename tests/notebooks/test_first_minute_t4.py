@@ -16,8 +16,8 @@ import typer
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from records.trials import Provenance
 from storage import open_store
-from storage.records import Provenance
 from tests.pages import ROOT, commands_in, tuner_words
 from tuner.cli.main import app
 from tuner.workloads.presets import load_preset

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from storage.records import TrialKind
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.server import VllmServer
+from records.trials import TrialKind
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.traffic import Traffic
 

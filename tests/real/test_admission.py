@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.loadgen.result import read_records
-from tuner.workloads.results.requests import RequestStatus
+from tuner.workloads.results import RequestStatus
 from tuner.workloads.traffic import Traffic
 
 LIMIT = 24

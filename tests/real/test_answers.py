@@ -8,7 +8,7 @@ from tests.real.lora_adapter import make_adapter
 from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.loadgen.result import read_records
-from tuner.workloads.results.requests import RequestStatus
+from tuner.workloads.results import RequestStatus
 from tuner.workloads.traffic import Traffic
 
 DIGIT = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import TrialRecord
 from storage import normalise_url, open_store
-from storage.records import TrialRecord
 from tests.real.studies import EAGER, SERVER, environment, study
 
 pytestmark = pytest.mark.release

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import TrialOutcome
 from storage import normalise_url, open_store
-from storage.records import TrialOutcome
 from tests.cli.command import VERDICTS, run_apart, run_here
 from tests.gguf_model import write_model
 

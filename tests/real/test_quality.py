@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import run_apart
-from tuner.engines.server.programs import interpreter_of
-from tuner.engines.vllm.installation import ENTRY_POINT
+from tuner.engines.server.program_engine import interpreter_of
+from tuner.engines.vllm.toolbox import ENTRY_POINT
 
 pytestmark = pytest.mark.release
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Repeat
+from records.trials import FailureKind, Repeat
 from tests.real.servers import NEVER, started
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.study.specification.settings import Budget

@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Phase, Repeat, TrialKind
-from tuner.engines.server.jobs import Job, PlainJob
-from tuner.engines.vllm import server as server_module
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.resident_client import ResidentJob
-from tuner.engines.vllm.server import VllmServer
+from records.trials import FailureKind, Phase, Repeat, TrialKind
+from tuner.engines.server.traffic import Job, PlainJob
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.resident_client import ForkedServerProcess, ResidentJob
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.warm_start import ForkedServerProcess
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
@@ -140,7 +137,7 @@ def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: Trial
     assert len(members) >= 2
     assert server.stop() is None
     assert not [member for member in members if is_alive(member)]
-    assert not port_answers(server_module.HOST, server.port)
+    assert not port_answers("127.0.0.1", server.port)
     assert ProcessRecords(engine._home / "processes").all() == []
     assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()
 
@@ -155,7 +152,7 @@ def test_several_api_servers_are_forks_and_count_together(engine: VllmEngine, sp
         assert sum("helper.py" in each for each in words) == 2
         repeat = server.benchmark(LOAD, 1, NEVER)
         assert (repeat.completed, repeat.failed) == (60, 0)
-        with urllib.request.urlopen(f"http://{server_module.HOST}:{server.port}/metrics") as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
             counted = [line.split()[-1] for line in answer.read().decode().splitlines() if 'reason="length"' in line]
         assert sum(map(float, counted)) == 60
         members = {server._process.identity, *server._process.descendants()}

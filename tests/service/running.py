@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from tuner.processes.identity import read_process_table
+from tuner.processes.family import read_process_table
 
 DEADLINE_S = 240.0
 """How long nothing may happen on a busy machine; a hang is found after it."""

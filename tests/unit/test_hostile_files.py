@@ -15,24 +15,22 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dashboards.analysis import trial_files
+from dashboards import frames
 from search_spaces import Context, ModelShape, SpaceError, hardware_from_file, hardware_named, load_space
-from search_spaces.expressions.language import UNKNOWN, Expression
-from search_spaces.rendering.base_argv import fixed_values
+from search_spaces.expressions import UNKNOWN, Expression
+from search_spaces.render import fixed_values
 from search_spaces.schema import ParameterSpec
 from search_spaces.yaml_file import YamlError, read_yaml
 from storage.errors import StorageError
 from tuner.engines.server.flags import flags_from_dump
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.serve_config import resolve_serve_config
 from tuner.errors import UserError
 from tuner.export.serve_script import without_trial_settings
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
-from tuner.workloads.lengths import read_lengths
+from tuner.scoring.goals import parse_objective, parse_slo
 from tuner.workloads.presets import load_preset
-from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_recording, read_times
+from tuner.workloads.reading import read_recording, read_texts, read_times
+from tuner.workloads.request_class import read_lengths
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import load_traffic
 
@@ -318,14 +316,14 @@ CSV_PIECES = (
 @given(head=st.sampled_from(["server", "rates", ""]), tail=st.lists(st.sampled_from(CSV_PIECES) | st.text(max_size=3)))
 def test_files_of_a_trial(head: str, tail: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x"
-    columns = {"server": trial_files._SERVER_COLUMNS, "rates": trial_files._RATE_COLUMNS, "": ()}[head]
+    columns = {"server": frames._SERVER_COLUMNS, "rates": frames._RATE_COLUMNS, "": ()}[head]
     path.write_bytes("".join([",".join(columns), "\n", *tail]).encode("utf-8", "surrogatepass"))
     with contextlib.suppress(StorageError):
-        trial_files.server_frame([path])
+        frames.server_frame([path])
     with contextlib.suppress(StorageError):
-        trial_files.rate_frame(path)
+        frames.rate_frame(path)
     with contextlib.suppress(StorageError):
-        trial_files.requests_by_length_frame([path])
+        frames.requests_by_length_frame([path])
 
 
 entries = st.recursive(

@@ -12,13 +12,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.records import Phase, ServerFacts
+from records.trials import Phase, ServerFacts
 from tests.fakes.raw_server import answering
-from tuner.engines.server.failures.classify import classify, read_log
-from tuner.engines.server.jobs import ResultError
+from tuner.engines.server.failures import classify, read_log
 from tuner.engines.server.metrics import READ_METRICS, parse_metrics, with_benchmark_metrics
+from tuner.engines.server.traffic import ResultError
 from tuner.engines.vllm.bench_serve import read_result
-from tuner.engines.vllm.logs import facts_from_log
+from tuner.engines.vllm.engine import facts_from_log
 from tuner.http import JSON, get_local
 from tuner.workloads.spec import ClosedLoop
 

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tuner.cli.help import option
-from tuner.cli.options import Insecure
-from tuner.cli.signatures import Command, parameters_of, set_parameters
+from tuner.cli.options import Command, Insecure, parameters_of, set_parameters
 from tuner.errors import UserError
 from tuner.settings.declared import OUTPUT
 
@@ -77,7 +76,7 @@ def refuse_both(server: str | None, storage: str | None) -> None:
 def copied(client: Client, names: Names) -> Iterator[str]:
     """Copy studies of a server into a temporary database, and return its URL."""
     from storage import normalise_url, open_store
-    from tuner.use_cases.files.copies import add_study
+    from tuner.use_cases.files import add_study
 
     ids = [study.id for study in begun(client)] if names is None else [name or latest(client) for name in names]
     found = [client.records(id) for id in dict.fromkeys(ids)]

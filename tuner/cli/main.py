@@ -11,11 +11,8 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands.files import export, report, sync, ui
-from tuner.cli.commands.results import best, compare, requests, show, studies, tradeoff, trials
-from tuner.cli.commands.run import capacity, load, optimize, quality, simulate, verify
+from tuner.cli.commands import files, results, run, setup, studies
 from tuner.cli.commands.service import logs, serve, status, submit, token, verbs, watch
-from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
 from tuner.cli.usage import explain_usage
@@ -53,24 +50,24 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
         add(command)
 
 
-_add("Run", optimize.optimize, simulate.simulate, capacity.capacity, quality.quality, passes_flags=True)
-_add("Run", load.load, verify.verify)
+_add("Run", run.optimize, run.simulate, run.capacity, run.quality, passes_flags=True)
+_add("Run", run.load, run.verify)
 _add(
     "Results",
     studies.studies,
-    trials.trials,
-    best.best,
-    compare.compare,
-    show.show,
-    tradeoff.tradeoff,
-    requests.requests,
+    studies.trials,
+    results.best,
+    results.compare,
+    studies.show,
+    results.tradeoff,
+    results.requests,
 )
-_add("Results", export.export, report.report, sync.sync, ui.ui)
+_add("Results", files.export, files.report, files.sync, files.ui)
 _add("Service", serve.serve)
 _add("Service", submit.submit, passes_flags=True)
 _add("Service", watch.watch, status.status, logs.logs)
 _add("Service", verbs.stop, verbs.cancel, verbs.resume, verbs.delete, token.token)
-_add("Setup", presets.presets, space.space, doctor.doctor)
+_add("Setup", setup.presets, setup.space, setup.doctor)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,10 +1,11 @@
-"""Options: those of settings, made of what each setting declares, and those that several commands share."""
+"""Options: those that settings declare, those that several commands share, and the reading of their values."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -12,10 +13,28 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from tuner.cli.help import LATER, HelpAll, flag, option
-from tuner.cli.signatures import Command, parameters_of, set_parameters
-from tuner.errors import spelled
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import with_feature
+from tuner.errors import SettingError, UserError, spelled
 from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
 from tuner.settings.study import FIRST_WEEK, StudySettings, SubmitSettings
+
+Command = Callable[..., None]
+_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def parameters_of(command: Command) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a command by name, without `*` and `**`."""
+    found = inspect.signature(command, eval_str=True).parameters
+    return {name: each for name, each in found.items() if each.kind not in _VARIABLE}
+
+
+def set_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> None:
+    """Let a command, which takes keywords, show these parameters to typer."""
+    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(shown, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
+
 
 SERVER = "Server"
 _MANY = 30
@@ -131,7 +150,6 @@ def _read(
 
     With fewer than two engines, an option that has a value for each engine counts once, and the last one wins.
     """
-    from tuner.cli.values import pairs, server_arguments
 
     found: dict[str, Any] = {}
     several = len(given.get("engine") or ()) > 1 and "engine" in more
@@ -180,3 +198,45 @@ Round = Annotated[
 ]
 AsJson = Annotated[bool, flag(OUTPUT, "Print JSON.", "--json")]
 AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def divided(texts: Sequence[str] | None, engines: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the first of the texts of an option, None if it is not given, and the texts after it.
+
+    With fewer than two engines an option counts once, and the last text wins.
+    """
+    counted = tuple(texts or ()) if len(engines or ()) > 1 else tuple(texts or ())[-1:]
+    return (counted[0] if counted else None), counted[1:]
+
+
+def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Read the `NAME=VALUE` texts of a setting, whose form messages name as `form`.
+
+    Raises:
+        SettingError: for another form, or a name that is given twice.
+    """
+    result: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise SettingError(field, text, f"the form is {form}")
+        if name in result:
+            raise SettingError(field, text, f"{name} is given twice")
+        result[name] = value
+    return result
+
+
+def server_arguments(context: typer.Context) -> tuple[str, ...]:
+    """Return the server's flags: the words after `--`. In a study of several engines, `ENGINE=` may be the first.
+
+    Raises:
+        UserError: for a word before `--` that is no option.
+    """
+    engine = context.args[0].partition("=")[0] if context.args and "=" in context.args[0] else None
+    if context.args and not context.args[0].startswith("-") and engine not in with_feature(Feature.BESIDE_OTHERS):
+        rule = f"{context.args[0]!r} is not an option of `{context.command_path}`"
+        raise UserError(f"{rule}; flags of `vllm serve` follow `--`, such as `-- --max-num-seqs 64`")
+    return tuple(context.args)

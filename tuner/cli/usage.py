@@ -55,7 +55,7 @@ def _passes_flags(error: Exception) -> bool:
 
 
 def _is_server_flag(option: str) -> bool:
-    from tuner.engines.simulator.config.flags import flag_names
+    from tuner.engines.simulator.flags import flag_names
 
     return option in flag_names()
 

@@ -241,7 +241,7 @@ class Client:
         return write_export(self._ask(calls.export(id, target.name, format, trial)), target, format, id)
 
     def records(self, id: str) -> list[dict[str, Any]]:
-        """Return a study as the server's database has it; see `tuner.use_cases.files.copies`."""
+        """Return a study as the server's database has it; see `tuner.use_cases.files`."""
         return self._ask(calls.records(id))
 
     def log(self, id: str, offset: int = 0) -> LogPart:

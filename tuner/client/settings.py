@@ -86,7 +86,7 @@ def _named_files(path: Path, text: str) -> list[object]:
 
 
 def _read(name: str, path: Path) -> str:
-    from search_spaces.regular_file import read_regular_file  # loads YAML, which the options of a command do not need
+    from search_spaces.yaml_file import read_regular_file  # loads YAML, which the options of a command do not need
 
     try:
         return read_regular_file(path, LARGEST_FILE).decode()

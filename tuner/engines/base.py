@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from records.trials import Failure, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile
-from storage.records import Failure, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock
-from tuner.processes.identity import Identity
+from tuner.processes.family import Identity
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import SingleWorkload
@@ -128,7 +128,7 @@ class EngineSettings:
     starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
     `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a
     study of several, of which this one is the default. The load generator then sends every workload, and `tokenizers`
-    are those of all engines: their common tokens make the prompts (`tuner.engines.server.common_prompts`).
+    are those of all engines: their common tokens make the prompts (`tuner.engines.server.token_prompts`).
     """
 
     name: str

@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from records.trials import Provenance
 from search_spaces import ENGINE
-from search_spaces.rendering.shape import without_instances
-from search_spaces.rendering.words import long_name, one_spelling
+from search_spaces.argv import long_name, one_spelling
+from search_spaces.render import without_instances
 from search_spaces.schema import VLLM
-from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.kind import Program
 from tuner.engines.kinds import kind_of

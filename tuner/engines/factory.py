@@ -1,18 +1,21 @@
-"""Build engines by their names."""
+"""Build engines by their names, and several of them as one engine for one worker."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tuner.engines.base import Engine, EngineSettings
+from records.trials import Failure
+from tuner.clock import Clock
+from tuner.engines.base import Engine, EngineInfo, EngineSettings, Server
 from tuner.engines.kinds import SIMULATED, kind_of
 from tuner.processes.records import reap_orphans
+from tuner.specs import Limits, TrialSpec
 
 if TYPE_CHECKING:
-    from tuner.engines.vllm.nodes.host import RankHost
-    from tuner.engines.vllm.nodes.rank import RankNode
+    from tuner.engines.vllm.nodes import RankHost, RankNode
+
 
 HOST = "127.0.0.1"
 
@@ -34,14 +37,12 @@ class EngineFactory:
             SettingError: if there is no such engine, or it is not installed.
         """
         if self.settings.others:
-            from tuner.engines.several import SeveralEngines
-
             every = (replace(self.settings, others=()), *self.settings.others)
             return SeveralEngines({each.name: replace(self, settings=each)(slot) for each in every})
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == SIMULATED:
-            from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
+            from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 
             assert settings.card is not None
             assert settings.version is not None
@@ -64,6 +65,45 @@ class EngineFactory:
         Raises:
             UserError: if vLLM is not installed there.
         """
-        from tuner.engines.vllm.nodes.host import RankHost
+        from tuner.engines.vllm.nodes import RankHost
 
         return RankHost(self.settings, address)
+
+
+class SeveralEngines:
+    """See `Engine`. One server runs at a time, whichever engine it is.
+
+    Args:
+        engines: by their names, the default engine first.
+    """
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = dict(engines)
+        self._default = next(iter(self._engines.values()))
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its trials."""
+        return self._default.clock
+
+    def info(self) -> EngineInfo:
+        """Return the installation of the default engine, with those of the others."""
+        first, *others = (each.info() for each in self._engines.values())
+        return replace(first, others=tuple(others))
+
+    def check(self, spec: TrialSpec) -> Failure | None:
+        """Return why the trial's engine refuses its configuration; None if it does not."""
+        return self._engine(spec).check(spec)
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> Server:
+        """Start a server of the trial's engine; see `Engine`."""
+        return self._engine(spec).launch(spec, limits)
+
+    def _engine(self, spec: TrialSpec) -> Engine:
+        name = spec.launch.engine
+        return self._default if name is None else self._engines[name]
+
+    def close(self) -> None:
+        """Close every engine."""
+        for engine in self._engines.values():
+            engine.close()

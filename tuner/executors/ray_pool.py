@@ -22,17 +22,16 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from records.trials import Failure, FailureKind, Phase, Provenance, TrialOutcome
 from storage.errors import first_line
-from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
 from tuner.clock import moment_after
 from tuner.engines.base import EngineInfo
 from tuner.errors import InfrastructureError, TunerError
-from tuner.executors import carried_files
+from tuner.executors import ray_worker
 from tuner.executors.base import Finished, WorkerState
-from tuner.executors.nodes.group import start_group
 from tuner.executors.ray_start import NOTICE_S, LocalRay, join_cluster, require_gpus, start_local
-from tuner.executors.ray_worker import MakeEngine, Slot, WorkerResult
-from tuner.processes.identity import send_signal, wait_until_gone
+from tuner.executors.ray_worker import MakeEngine, Slot, WorkerResult, start_group
+from tuner.processes.family import send_signal, wait_until_gone
 from tuner.specs import TrialSpec
 
 WORKER_START_S = 600.0
@@ -193,7 +192,7 @@ class RayExecutor:
         entry.spec, entry.since, entry.started_at = spec, time.monotonic(), datetime.now(UTC)
         carry = self._local is None
         if carry:
-            carried_files.mark(spec.artifacts)
+            ray_worker.mark(spec.artifacts)
         entry.reference = entry.actor.run.remote(spec, entry.device, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
@@ -256,7 +255,7 @@ class RayExecutor:
         try:
             result: WorkerResult = ray.get(entry.reference)
             outcome = result.outcome
-            carried_files.bring_back(result.files, spec.artifacts)
+            ray_worker.bring_back(result.files, spec.artifacts)
             if outcome.failure is not None and outcome.failure.kind is FailureKind.WORKER_LOST:
                 self._start_actor(entry)  # another node of the worker was lost
         except RayTaskError as error:
@@ -264,7 +263,7 @@ class RayExecutor:
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
             self._start_actor(entry)
-        carried_files.unmark(spec.artifacts)
+        ray_worker.unmark(spec.artifacts)
         entry.free()
         return Finished(spec, outcome, entry.index)
 

@@ -1,22 +1,118 @@
-"""One Ray worker: the actor class, and what the driver knows about it."""
+"""One Ray worker: its actor class on one or several nodes, what the driver knows of it, and the files it brings.
+
+The driver writes a marker into the trial's folder before it submits the trial. A worker that does not find the marker
+works in a temporary folder of its own and returns the files as an archive.
+
+The first node has the worker; each other node has a `RankActor`, which runs a rank of the worker's servers. Call
+`tuner.executors.ray_environment.set_ray_environment` before this module is imported.
+"""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import shutil
+import tarfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from storage.records import Phase, TrialOutcome
+import ray
+from ray.exceptions import RayError
+from ray.util import get_node_ip_address, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from records.trials import Failure, FailureKind, Phase, TrialOutcome
+from storage.errors import first_line
 from tuner import scratch
-from tuner.engines.base import Engine, EngineInfo
-from tuner.executors import carried_files
+from tuner.engines.base import Engine, EngineInfo, EngineSettings
+from tuner.engines.vllm.nodes import RankEnd, RankHost, RankNode, RankStart, RankStopped
 from tuner.files import be_private
-from tuner.processes.identity import Identity, own_identity
+from tuner.processes.family import Identity, own_identity
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
+
+MARKER = ".driver"
+MAX_BYTES = 256 * 1024 * 1024
+"""Size of the files of one trial that are carried, before compression."""
+LEFT_OUT = "left_on_node.txt"
+"""A list of the files that were too large."""
+
+_log = logging.getLogger(__name__)
+
+
+def mark(folder: Path) -> None:
+    """Write the marker into a trial's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def unmark(folder: Path) -> None:
+    """Remove the marker."""
+    (folder / MARKER).unlink(missing_ok=True)
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether a worker uses the folder that the driver marked."""
+    return (folder / MARKER).exists()
+
+
+def pack(folder: Path, host: str) -> bytes:
+    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all.
+
+    Links are left out.
+    """
+    regular = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted((path.stat().st_size, path) for path in regular)
+    buffer, total, left_out = io.BytesIO(), 0, []
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for size, path in files:
+            name = path.relative_to(folder).as_posix()
+            total += size
+            if total > MAX_BYTES:
+                left_out.append(f"{name}: {size} bytes, removed from {host}\n")
+                continue
+            archive.add(path, arcname=name)
+        if left_out:
+            text = "".join(left_out).encode()
+            entry = tarfile.TarInfo(LEFT_OUT)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def bring_back(archive: bytes | None, folder: Path) -> None:
+    """Write the files of an archive, if there is one; a failure is logged, and the trial's outcome counts."""
+    if archive is None:
+        return
+    try:
+        unpack(archive, folder)
+    except (OSError, tarfile.TarError) as error:
+        _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write the files of an archive into a trial's folder.
+
+    Raises:
+        OSError: if they cannot be written.
+        tarfile.TarError: for a name that leads out of the folder, a link, a device, or data that is no archive.
+    """
+    root = folder.resolve()
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
+        for entry in files:  # the filters of `extractall` are in 3.11.4, and Debian 12 has 3.11.2
+            path = (root / entry.name).resolve()
+            content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(root) else None
+            if content is None:
+                raise tarfile.TarError(f"{entry.name!r} is no file of this folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with content, path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+
 
 MakeEngine = Callable[[int], Engine]
 """Builds a worker's engine from its slot; pickled to the actor."""
@@ -64,12 +160,12 @@ class RayWorker:
             device: name of the device, for the record.
             carry: whether to return the trial's files if this host does not have the driver's folder.
         """
-        if not carry or carried_files.is_shared(spec.artifacts):
+        if not carry or is_shared(spec.artifacts):
             return WorkerResult(self._run(spec, device), None)
         folder = scratch.new_folder("trial")
         try:
             outcome = self._run(replace(spec, artifacts=folder), device)
-            files = carried_files.pack(folder, os.uname().nodename)
+            files = pack(folder, os.uname().nodename)
             return WorkerResult(replace(outcome, artifacts=os.fspath(spec.artifacts)), files)
         finally:
             scratch.remove(folder)
@@ -140,3 +236,168 @@ class Slot:
     def free(self) -> None:
         """Forget the trial."""
         self.spec = self.reference = self.started_at = None
+
+
+START_S = 300.0
+"""How long a node may take to start a rank: its actor starts, and its GPUs become free."""
+
+STOP_S = 60.0
+"""How long a node may take to end a rank, beside the rank's own time."""
+
+
+class NodesFactory(Protocol):
+    """Builds the engine of a worker; picklable. See `EngineFactory`."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The settings of the engine."""
+
+    def __call__(self, slot: int) -> Engine:
+        """Return the engine of a worker on one node."""
+
+    def over_nodes(self, settings: EngineSettings, nodes: tuple[RankNode, ...], address: str) -> Engine:
+        """Return the engine of a worker on several nodes, the first of which runs this."""
+
+    def rank_host(self, address: str) -> RankHost:
+        """Return what runs ranks on another node."""
+
+
+def own_address() -> str:
+    """Return the address at which other nodes of the cluster reach this one."""
+    address: str = get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+class RankActor:
+    """The actor class of another node; see `RankHost`."""
+
+    def __init__(self, factory: NodesFactory, omp_threads: str | None) -> None:
+        restore_omp_threads(omp_threads)
+        self._host = factory.rank_host(own_address())
+
+    def start(self, rank: RankStart) -> Failure | None:
+        """Start a rank; return why it cannot be started."""
+        return self._host.start(rank)
+
+    def wait_end(self) -> RankEnd | None:
+        """Wait until the rank ends; None once it is to be stopped."""
+        return self._host.wait_end()
+
+    def stop(self, grace_s: float) -> RankStopped:
+        """End the rank."""
+        return self._host.stop(grace_s)
+
+    def close(self) -> None:
+        """End the rank and remove temporary folders."""
+        self._host.close()
+
+
+class RayNode:
+    """Another node, as the worker reaches it: see `RankNode`. A call that Ray cannot answer means that it is lost."""
+
+    def __init__(self, actor: Any, name: str) -> None:
+        self._actor = actor
+        self._name = name
+        self._end: Any = None
+        self._stop: Any = None
+        self._grace_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """See `RankNode`."""
+        return self._name
+
+    def start(self, rank: RankStart) -> Failure | None:
+        """See `RankNode`."""
+        try:
+            failure: Failure | None = ray.get(self._actor.start.remote(rank), timeout=START_S)
+        except RayError as error:
+            return Failure(FailureKind.WORKER_LOST, Phase.LAUNCH, f"it was lost: {first_line(error)}")
+        self._end = None if failure is not None else self._actor.wait_end.remote()
+        return failure
+
+    def ended(self, timeout_s: float) -> RankEnd | None:
+        """See `RankNode`."""
+        if self._end is None or not ray.wait([self._end], timeout=timeout_s)[0]:
+            return None
+        try:
+            end: RankEnd | None = ray.get(self._end)
+        except RayError as error:
+            return RankEnd("", None, first_line(error))
+        return end
+
+    def request_stop(self, grace_s: float) -> None:
+        """See `RankNode`."""
+        self._grace_s = grace_s
+        self._stop = self._actor.stop.remote(grace_s)
+
+    def stopped(self) -> RankStopped:
+        """See `RankNode`."""
+        try:
+            stopped: RankStopped = ray.get(self._stop, timeout=self._grace_s + STOP_S)
+        except RayError:
+            return RankStopped(b"")
+        finally:
+            self._end = None
+        return stopped
+
+
+@dataclass(frozen=True)
+class OverNodes:
+    """Builds the engine of a worker that has other nodes; picklable."""
+
+    factory: NodesFactory
+    nodes: tuple[RayNode, ...]
+
+    def __call__(self, slot: int) -> Engine:
+        """Return the engine of the worker, on whose node this runs."""
+        del slot
+        return self.factory.over_nodes(self.factory.settings, self.nodes, own_address())
+
+
+@dataclass
+class Group:
+    """The actors of one worker.
+
+    Args:
+        worker: the actor that runs trials.
+        others: actors of its other nodes.
+        placement: what Ray reserves for them together; None on one node.
+    """
+
+    worker: Any
+    others: tuple[Any, ...] = ()
+    placement: Any = field(default=None)
+
+    def end(self) -> None:
+        """Kill the actors, and give back what Ray reserves. Their watchdogs end what they started."""
+        for actor in (self.worker, *self.others):
+            ray.kill(actor)
+        if self.placement is not None:
+            remove_placement_group(self.placement)
+
+
+def start_group(factory: Callable[[int], Engine], slot: int, gpus: int, nodes: int) -> Group:
+    """Request the actors of one worker; they start once Ray has room for all of them.
+
+    Args:
+        factory: builds the worker's engine from its slot; a `NodesFactory` for several nodes.
+        slot: number of the worker.
+        gpus: of the worker on each of its nodes; 0: none.
+        nodes: of the worker.
+    """
+    omp = os.environ.get("OMP_NUM_THREADS")
+    options: dict[str, Any] = {"num_cpus": 0 if gpus else 1, "num_gpus": gpus, "max_concurrency": 4}
+    if nodes == 1:
+        return Group(ray.remote(RayWorker).options(**options).remote(factory, slot, omp))
+    bundle = {"GPU": float(gpus)} if gpus else {"CPU": 1.0}
+    placement = placement_group([bundle] * nodes, strategy="STRICT_SPREAD")
+    spread: Any = factory
+
+    def start(index: int, actor: Any, *arguments: Any) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=index)
+        return ray.remote(actor).options(**options, scheduling_strategy=strategy).remote(*arguments)
+
+    others = tuple(start(index, RankActor, spread, omp) for index in range(1, nodes))
+    ranks = tuple(RayNode(actor, f"{index + 1} of {nodes}") for index, actor in enumerate(others, start=1))
+    return Group(start(0, RayWorker, OverNodes(spread, ranks), slot, omp), others, placement)

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
-from search_spaces.rendering.shape import gpus_of, without_instances
-from search_spaces.rendering.words import one_spelling, value_after
-from storage.records import Provenance
+from records.trials import Provenance
+from search_spaces.argv import one_spelling, value_after
+from search_spaces.render import gpus_of, without_instances
 from tuner.export.serve_script import ServeScript
-from tuner.scoring.slo import Slo
+from tuner.scoring.goals import Slo
 
 START_MARGIN = 4
 """A start may take this many times as long as the study's: a new machine has no compile cache and other disks."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storage.measured import measured
-from storage.metrics import ENERGY, metric
-from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from records.measured import measured
+from records.metrics import ENERGY, metric
+from records.trials import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.command_line import command_of, engine_of, premise_of_trial, program_of
 from tuner.engines.kind import Feature, Program
 from tuner.engines.kinds import kind_of
-from tuner.engines.server.environment import OWN_VARIABLES
+from tuner.engines.server.devices import OWN_VARIABLES
 from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -20,14 +20,12 @@ from tuner.export.references import Reference, references
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
-from tuner.quality.checked import changed_answers, check_command, checked_answers, line_of
+from tuner.quality.examiner import changed_answers, check_command, checked_answers, line_of
 from tuner.scoring.cost import throughput_behind
 from tuner.scoring.flag_effects import effect_together, flag_effect_lines
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import Slo, parse_slo
+from tuner.scoring.goals import Slo, parse_objective, parse_slo
 from tuner.specs import ModelRef
-from tuner.workloads.spec import Workload, read_workload
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import Suite, Workload, read_workload
 
 ALWAYS_COMPARED = "p99_itl_ms"
 """It is compared and shown also if it is no objective: bunched tokens show in no other metric."""

@@ -1,4 +1,4 @@
-"""The recorded value of each metric, and the interval within which `best_serve.sh --verify` must measure it again.
+"""The recorded value of each metric with its interval, and the comparison of a verification with it.
 
 The noise of a metric is estimated from all repeats of all configurations that were measured more than once. With y the
 logarithm of a measurement, N the number of measurements and k the number of configurations, the pooled variance is
@@ -19,16 +19,19 @@ Source of the pooled variance: one-way layout, for example Montgomery, Design an
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from storage.metrics import Direction, metric
-from storage.records import TrialOutcome, TrialRecord
+from records.metrics import Direction, metric
+from records.trials import Provenance, Repeat, TrialOutcome, TrialRecord
 from tuner.confidence import t_quantile
+from tuner.errors import EXIT_INCONCLUSIVE, EXIT_OURS
 from tuner.scoring.compare import pooled_noise
-from tuner.scoring.score import finite_exp
+from tuner.scoring.goals import Slo, finite_exp
 
 MIN_RELATIVE_HALF_WIDTH = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
 """Unit to the smallest half-width of an interval, relative to the value. A single verification on another day varies
@@ -79,7 +82,7 @@ def references(
         number: the trial.
         records: trials that were measured with the workload of the trial, rounds included.
         names: the metrics.
-        shown: what was measured of the trial, see `storage.measured.measured`: the recorded values.
+        shown: what was measured of the trial, see `records.measured.measured`: the recorded values.
     """
     result = {}
     for name in names:
@@ -144,3 +147,85 @@ def _with_sampling_error(recorded: Reference, offered: int) -> Reference:
     error = NORMAL_QUANTILE * math.sqrt(2 * adjusted * (1 - adjusted) / offered)
     low, high = max(0.0, recorded.value - error), min(1.0, recorded.value + error)
     return Reference(recorded.value, min(recorded.low, low), max(recorded.high, high))
+
+
+INCONCLUSIVE = (
+    "inconclusive: the measurements of the study vary so much that a change that matters would count as within; run "
+    "the study again on a quieter machine, or with more rounds"
+)
+"""What a verification says where a recorded interval cannot tell."""
+
+NOISY = 0.1
+"""Coefficient of variation of benchmarks from which a warning is given."""
+
+NOISY_BENCHMARKS = "warning: {name} varies by {share} between the benchmarks; verify again on a quieter machine"
+
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of a verification.
+
+    Attributes:
+        lines: one for each metric and each SLO, and warnings.
+        failed: whether a metric is worse or was not measured, or an SLO is missed.
+        inconclusive: whether a metric is within an interval that is too wide to tell.
+    """
+
+    lines: tuple[str, ...]
+    failed: bool
+    inconclusive: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a verification."""
+        return EXIT_OURS if self.failed else EXIT_INCONCLUSIVE if self.inconclusive else 0
+
+
+def compared(recorded: Mapping[str, Reference], slos: Sequence[Slo], repeats: Sequence[Repeat]) -> Comparison:
+    """Compare benchmarks of a server with the recorded metrics and the SLOs; the SLO on quality is left out.
+
+    Args:
+        recorded: metric names to the recorded values and intervals.
+        slos: the SLOs of the study.
+        repeats: the benchmarks.
+    """
+    pooled = TrialOutcome(_ANY_TIME, _ANY_TIME, Provenance.MEASURED, "", "", {}, "", repeats=tuple(repeats))
+    lines, warnings, failed, verdicts = [], [], False, set()
+    for name, reference in recorded.items():
+        value = pooled.metric(name)
+        verdict = _verdict(name, value, reference)
+        verdicts.add(verdict)
+        failed |= verdict.isupper()
+        if (share := _variation([repeat.metrics.get(name) for repeat in repeats])) > NOISY:
+            warnings.append(NOISY_BENCHMARKS.format(name=name, share=f"{share:.0%}"))
+        interval = f"[{reference.low:.6g}, {reference.high:.6g}]"
+        lines.append(f"{name}: measured {_shown(value)}, recorded {reference.value:.6g} {interval}: {verdict}")
+    for slo in slos:
+        if slo.metric != "quality":
+            value = pooled.metric(slo.metric)
+            held = slo.met(value)
+            failed |= not held
+            lines.append(f"SLO {slo}: measured {_shown(value)}: {'holds' if held else 'MISSED'}")
+    inconclusive = "inconclusive" in verdicts
+    return Comparison((*lines, *warnings, *([INCONCLUSIVE] if inconclusive else [])), failed, inconclusive)
+
+
+def _variation(values: Sequence[float | None]) -> float:
+    """Return the coefficient of variation; 0 with fewer than two values."""
+    present = [value for value in values if value]
+    return statistics.stdev(present) / statistics.fmean(present) if len(present) > 1 else 0.0
+
+
+def _verdict(name: str, value: float | None, reference: Reference) -> str:
+    if value is None:
+        return "NOT MEASURED"
+    if reference.low <= value <= reference.high:
+        return "within" if reference.tells else "inconclusive"
+    upwards = metric(name).direction is Direction.MAXIMIZE
+    return "better" if (value > reference.high) == upwards else "WORSE"
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

@@ -1,4 +1,4 @@
-"""The contents of `best_serve.sh`, the script that starts the server of a trial, for use in production."""
+"""The contents of `best_serve.sh`, the script that starts the server of a trial, with the comments that open it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 
-from search_spaces.rendering.shape import gpus_of, instances_of
+from records.trials import Provenance
+from search_spaces.render import gpus_of, instances_of
 from search_spaces.schema import VLLM
-from storage.records import Provenance
 from tuner.engines.kind import Program
 from tuner.engines.tensorrt_llm.options import options_text, split_options
-from tuner.engines.vllm.instances.shares import VISIBLE
+from tuner.engines.vllm.instances import VISIBLE
 from tuner.engines.vllm.kind import INSTANCES, VLLM_VARIABLE
 from tuner.engines.vllm.kind import PROGRAM as VLLM_PROGRAM
+from tuner.export.quoting import escape_unprintable
 from tuner.export.verification import Verification
-from tuner.scoring.slo import Slo
+from tuner.scoring.goals import Slo
 
 _TRIAL_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
 _COUNT = re.compile(r"^(\d+ nodes of )?(\d+ × )?")
@@ -192,3 +193,31 @@ def without_trial_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those of a trial, in the order of their names."""
     kept = {name: value for name, value in environment.items() if not _TRIAL_VARIABLES.fullmatch(name)}
     return dict(sorted(kept.items()))
+
+
+def header_rows(script: ServeScript) -> list[tuple[str, str]]:
+    """Return labels with texts: study, verdict, numbers, SLOs, answers, flag effects, engine, hardware, date."""
+    return [
+        ("study", f"{script.study}, trial {script.trial}"),
+        ("verdict", script.verdict),
+        ("model", script.model),
+        *((script.provenance.value, f"{label}: {value}") for label, value in script.numbers),
+        *(("SLO", str(slo)) for slo in script.slos),
+        *([] if script.answers is None else [("answers", script.answers)]),
+        *(("missed", line) for line in script.missed),
+        *(("flags", line) for line in script.flag_effects),
+        (script.program.engine, script.vllm_version + (f" ({script.executable})" if script.executable else "")),
+        ("GPU", script.device),
+        *([("driver", " ".join(script.drivers))] if script.drivers else []),
+        ("date", script.date.isoformat()),
+    ]
+
+
+def header_lines(script: ServeScript, title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the lines of a comment: warnings, a title and rows, each escaped to one line."""
+    simulated = script.provenance is Provenance.SIMULATED
+    warning = ["# Simulated, not measured: the numbers below are predictions of the simulator."] if simulated else []
+    if script.missed:
+        warning.append("# This server does NOT meet the SLOs of its study; the lines below say by how much.")
+    lines = (f"# {escape_unprintable(f'{label:<10}{text}')}" for label, text in rows)
+    return [*warning, f"# {escape_unprintable(title)}", "#", *lines]

@@ -1,20 +1,225 @@
-"""Send one request, time stamp its answer as it arrives, and record how it ended."""
+"""Send one request, time stamp its streamed answer as it arrives, and record how it ended.
+
+The events are those of the WHATWG's server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html):
+lines end with LF, CR or CRLF, an empty line ends an event, and its data lines are joined. Three things are read beyond
+that, because servers and proxies send them: an event without data is a sign of life; a `[DONE]` at the end needs no
+empty line; and a data line that is a whole object is an event, even if no empty line separates it from the next one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
-from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
 from tuner.transport import explained
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
+
+Piece = tuple[float, bytes]
+"""The time at which some bytes had arrived, in seconds, and the bytes."""
+
+_DATA = b"data:"
+_DONE = b"[DONE]"
+_COMMENT = b":"
+"""How a comment begins, which some proxies pass on as data."""
+_MARK = b"\xef\xbb\xbf"
+_FIELD = re.compile(rb"[\w-]*:.*|data|event|id|retry", re.DOTALL)
+_BEGINNING = re.compile(rb"[\w-]*(:.*)?", re.DOTALL)
+_COUNTS = ("prompt_tokens", "completion_tokens")
+_COUNT_LIMIT = 2**63
+_SHOWN = 200
+_SIGNS_OF_LIFE = ("ping", "heartbeat", "keepalive", "keep-alive", "keep_alive")
+_CHUNK = "chat.completion.chunk"
+_PARTS = (
+    *("content", "reasoning", "reasoning_content", "reasoning_details", "thinking"),
+    *("tool_calls", "refusal", "function_call"),
+)
+"""What a chunk of a chat can have of the answer: text, thoughts, and calls of tools, whose arguments are tokens."""
+
+
+class MalformedError(ValueError):
+    """The stream contains text that is no event of the API."""
+
+
+@dataclass(frozen=True)
+class StreamedAnswer:
+    """A parsed stream. `times_s` has a time for each event with text; `finished` is True after `[DONE]`.
+
+    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event. `cut` is
+    True if the server states that the answer ended at its limit of tokens.
+    """
+
+    times_s: tuple[float, ...]
+    input_tokens: int | None
+    output_tokens: int | None
+    finished: bool
+    error: str | None = None
+    cut: bool = False
+
+
+def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
+    """Parse server-sent events of OpenAI's completions or chat API.
+
+    Raises:
+        MalformedError: for a line that is no event, and for an event that is no JSON object of that API.
+    """
+    times: list[float] = []
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    finished, error, cut = False, None, False
+    for at, data, name in _events(pieces):
+        if data == _DONE:
+            finished = True
+            continue
+        if data.startswith(_COMMENT):
+            continue
+        event = _object(data)
+        if event.get("error") or event.get("object") == "error" or name == b"error":
+            error = data[:_SHOWN].decode("utf-8", "replace")
+            continue
+        usage = event.get("usage")
+        if usage:
+            input_tokens, output_tokens = (_count(usage, each, data) for each in _COUNTS)
+        choices = event.get("choices")
+        if type(choices) is not list:
+            _check_no_choices(event, choices, name, data)
+            continue
+        has_text = False
+        for choice in choices:
+            has_text = _has_text(choice, bool(usage)) or has_text
+            if (end := choice.get("finish_reason")) is not None:
+                cut = cut or end == "length"
+                error = data[:_SHOWN].decode("utf-8", "replace") if end in ("error", "abort") else error
+        if has_text or (choices and usage and not times and output_tokens):
+            times.append(at)  # an answer of bytes that are no text is complete with its last event
+    return StreamedAnswer(tuple(times), input_tokens, output_tokens, finished, error, cut)
+
+
+def _check_no_choices(event: dict[str, Any], choices: Any, name: bytes, data: bytes) -> None:
+    """Refuse an event without choices that is neither a usage nor a sign of life."""
+    known = (
+        not event
+        or "usage" in event
+        or event.get("object") == _CHUNK
+        or event.get("type") in _SIGNS_OF_LIFE
+        or name not in (b"", b"message")
+    )
+    if choices is not None or not known:
+        raise MalformedError(f"an event without choices: {data[:_SHOWN]!r}")
+
+
+def _count(usage: Any, name: str, data: bytes) -> int | None:
+    """Return a count of tokens, which may be written as 4.0; None if the usage does not have it."""
+    count = usage.get(name) if isinstance(usage, dict) else -1
+    if type(count) is float and count.is_integer():
+        count = int(count)
+    if count is not None and not (type(count) is int and 0 <= count < _COUNT_LIMIT):
+        raise MalformedError(f"a usage without token counts: {data[:_SHOWN]!r}")
+    return count
+
+
+def _has_text(choice: Any, counted: bool) -> bool:
+    """Return whether a choice has a token. Its text may be empty; beside the usage (`counted`) that is the end alone.
+
+    llama.cpp ends a stream with an event that has the usage and a choice with an empty text.
+    """
+    if type(choice) is not dict:
+        raise MalformedError(f"a choice that is no object but a {type(choice).__name__}")
+    if "text" in choice:
+        text = choice["text"]
+        return bool(text) or not (counted or text is None)
+    delta = choice.get("delta")
+    return type(delta) is dict and any(map(delta.get, _PARTS))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedError(f"an event that is no JSON: {data[:_SHOWN]!r}") from None
+    if type(event) is not dict:
+        raise MalformedError(f"an event that is no object: {data[:_SHOWN]!r}")
+    return event
+
+
+def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes, bytes]]:
+    """Yield the data and the name of each event that has data, with the time at which its last byte had arrived."""
+    data: list[bytes] = []
+    name, data_at = b"", 0.0
+    for at, lines in _lines(pieces):
+        for line in lines:
+            if line.startswith(_DATA):
+                if len(data) == 1 and _is_whole(data[0]):
+                    yield data_at, data.pop(), name
+                data.append(line[5:].strip())
+                data_at = at
+            elif line:
+                name = _name(line, name)
+            else:
+                if data and (joined := data[0] if len(data) == 1 else b"\n".join(data).strip()):
+                    yield at, joined, name
+                data.clear()
+                name = b""
+    if data == [_DONE] or (len(data) == 2 and data[1] == _DONE):
+        yield from ((data_at, each, name) for each in data)
+
+
+def _name(line: bytes, name: bytes) -> bytes:
+    """Return the event's name after a line that has no data: `error` for `event: error`."""
+    if not line.isspace() and not _FIELD.fullmatch(line):
+        raise MalformedError(f"a line that is no field of an event: {line[:_SHOWN]!r}")
+    return line[6:].strip() if line.startswith(b"event:") else name
+
+
+def _is_whole(data: bytes) -> bool:
+    """Return whether a data line is an event of its own, which the next data line does not continue."""
+    try:
+        return type(json.loads(data)) is dict
+    except (ValueError, RecursionError):
+        return False
+
+
+def _lines(pieces: Sequence[Piece]) -> Iterator[tuple[float, list[bytes]]]:
+    """Yield the lines that each piece completes; at the end, a `[DONE]` whose line has no end."""
+    begun: list[bytes] = []
+    at, after_cr = 0.0, False
+    for at, piece in _without_mark(pieces) if pieces and pieces[0][1][:1] == _MARK[:1] else pieces:
+        if after_cr or b"\r" in piece:
+            text = piece[1:] if after_cr and piece[:1] == b"\n" else piece
+            after_cr = piece.endswith(b"\r") or (after_cr and not piece)
+            piece = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        if begun and lines:
+            lines[0] = b"".join((*begun, lines[0]))
+            begun.clear()
+        if lines:
+            yield at, lines
+        if rest:
+            begun.append(rest)
+    last = b"".join(begun).strip()
+    if last.startswith(_DATA) and last[5:].strip() == _DONE:
+        yield at, [last]
+    elif not _BEGINNING.fullmatch(last):
+        raise MalformedError(f"a line that is no field of an event: {last[:_SHOWN]!r}")
+
+
+def _without_mark(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of a stream without the mark of UTF-8 at its beginning; a cut stream may end within it."""
+    left = len(_MARK) if _MARK.startswith(b"".join(piece for _, piece in pieces[:3])[:3]) else 0
+    for at, piece in pieces:
+        yield at, piece[left:]
+        left = max(0, left - len(piece))
+
 
 API_KEY_VARIABLE = "TUNER_API_KEY"
 """The environment variable with the server's key; it is not `OPENAI_API_KEY`, which belongs to another server."""

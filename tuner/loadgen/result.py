@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tuner.files import write_atomically
-from tuner.loadgen.run import PlanResult
-from tuner.loadgen.watch import percentile
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.loadgen.run import PlanResult, percentile
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 SCHEMA = pa.schema(
     [

@@ -1,10 +1,11 @@
-"""Run a plan: an open loop by the clock, or a closed loop of users."""
+"""Run a plan, an open loop by the clock or a closed loop of users, and measure the generator's own delays."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import math
 import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,32 @@ import aiohttp
 
 from tuner.loadgen.client import RequestSender, record_without_answer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
-from tuner.loadgen.watch import LoopWatch
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
+
+WAKE_UP_PERIOD_S = 0.005
+
+
+class LoopWatch:
+    """Wakes up every 5 ms and stores the delay; time stamps of tokens are late by as much."""
+
+    def __init__(self) -> None:
+        self.lags_s: list[float] = []
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + WAKE_UP_PERIOD_S
+            await asyncio.sleep(WAKE_UP_PERIOD_S)
+            self.lags_s.append(max(0.0, loop.time() - due))
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the smallest value that at least `share` of the values do not exceed; None if there are no values."""
+    if not values:
+        return None
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
 
 LEAD_S = 0.05
 """Between the end of the preparations and time 0 of the run."""

@@ -1,10 +1,12 @@
-"""An observer that passes every event on to several other observers."""
+"""Observers for programs: one passes events on to others, one ignores them, one prints a line a trial."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import TextIO
 
-from storage.records import Failure, TrialRecord
+from records.trials import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
 from tuner.study.protocols import StagePlan, StudyObserver, StudyStart, SyncStatus
@@ -55,3 +57,49 @@ class FanOut:
         """Pass the event on."""
         for observer in self._observers:
             observer.synced(status)
+
+
+class SilentObserver:
+    """Ignore every event; see `StudyObserver`."""
+
+    def opened(self, start: StudyStart) -> None:
+        """Ignore the event."""
+
+    def stage(self, plan: StagePlan) -> None:
+        """Ignore the event."""
+
+    def started(self, spec: TrialSpec, slot: int) -> None:
+        """Ignore the event."""
+
+    def finished(self, record: TrialRecord) -> None:
+        """Ignore the event."""
+
+    def retried(self, spec: TrialSpec, failure: Failure) -> None:
+        """Ignore the event."""
+
+    def note(self, text: str) -> None:
+        """Ignore the event."""
+
+    def tick(self, states: Sequence[WorkerState]) -> None:
+        """Ignore the event."""
+
+    def synced(self, status: SyncStatus) -> None:
+        """Ignore the event."""
+
+
+class LineObserver(SilentObserver):
+    """Print one line for each finished trial and each note."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+
+    def finished(self, record: TrialRecord) -> None:
+        """Print the trial's number, round, state and score."""
+        round_ = f" round {record.round}" if record.round else ""
+        score = record.verdict.score if record.verdict is not None else None
+        scored = f", score {score:.3f}" if score is not None else ""
+        self.note(f"trial {record.number}{round_}: {record.state}{scored}")
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        print(text, file=self._stream, flush=True)

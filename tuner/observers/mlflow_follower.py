@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from storage.records import Failure, TrialRecord
+from records.trials import Failure, TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec

@@ -1,4 +1,11 @@
-"""Find and end a process family: one started process and everything that it started.
+"""Find, identify and end a process family: a started process and all that it started, with its shared memory.
+
+A process is identified by its id and its start time, so that a process that gets a recycled id is never mistaken for
+the one that had the id before. Names are never used: vLLM renames its children.
+
+vLLM's processes communicate through segments in /dev/shm (`psm_…`, 160–250 MB each) and semaphores (`sem.mp-…`) of
+Python's `multiprocessing`, which removes them at a regular exit but not after SIGKILL. PyTorch (`torch_…`) and NCCL
+(`nccl-…`) do the same. Other files there, such as a model's weights, are never removed.
 
 A process belongs to the family if it is in the leader's group or session, has the leader's mark in its environment, is
 a descendant of a member, or was seen as a member before. Children inherit the mark, also those that call setsid and
@@ -17,15 +24,127 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tuner.processes import shared_memory
-from tuner.processes.identity import (
-    Identity,
-    ProcessState,
-    read_process_table,
-    send_signal,
-    wait_until_gone,
-)
+_POLL_S = 0.02
+
+
+class Identity(NamedTuple):
+    """One process for good: its id and its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One row of the process table: the identity, the ids of parent, group and session, and whether it runs.
+
+    A zombie is in the table and not alive. A zombie leader whose other threads still run is alive: it holds its memory.
+    """
+
+    identity: Identity
+    parent: int
+    group: int
+    session: int
+    alive: bool
+
+
+def read_process(pid: int) -> ProcessState | None:
+    """Return the state of the process that has the id now; None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    state, threads = fields[0], int(fields[17])
+    alive = state not in (b"Z", b"X") or (state == b"Z" and threads > 1)
+    return ProcessState(Identity(pid, int(fields[19])), int(fields[1]), int(fields[2]), int(fields[3]), alive)
+
+
+def read_process_table() -> dict[int, ProcessState]:
+    """Return the state of every process by its id, zombies included."""
+    states = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {state.identity.pid: state for state in states if state is not None}
+
+
+def is_alive(identity: Identity) -> bool:
+    """Return True if exactly this process still runs."""
+    state = read_process(identity.pid)
+    return state is not None and state.alive and state.identity == identity
+
+
+def own_identity() -> Identity:
+    """Return the identity of the calling process.
+
+    Raises:
+        OSError: if /proc does not show the process.
+    """
+    state = read_process(os.getpid())
+    if state is None:
+        raise OSError("/proc does not show this process; the tuner needs Linux's /proc")
+    return state.identity
+
+
+def send_signal(identity: Identity, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; return False if it no longer exists.
+
+    The handle is opened before the start time is compared, so the signal cannot reach a process that got the id later.
+
+    Raises:
+        PermissionError: if the process belongs to another user.
+    """
+    try:
+        handle = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_alive(identity):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def wait_until_gone(identities: Iterable[Identity], timeout_s: float) -> bool:
+    """Wait at most `timeout_s` seconds until none of the processes is alive; return whether none is."""
+    deadline = time.monotonic() + timeout_s
+    left = [identity for identity in identities if is_alive(identity)]
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        left = [identity for identity in left if is_alive(identity)]
+    return not left
+
+
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
+_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-", "torch_", "nccl-"))
+
+
+def mapped_segments(pids: Iterable[int]) -> set[Path]:
+    """Return the segments and semaphores that these processes have mapped."""
+    segments: set[Path] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                path = "/" + line.partition("/")[2]
+                if path.startswith(_PREFIXES) and not path.endswith(" (deleted)"):
+                    segments.add(Path(path))
+    return segments
+
+
+def remove_unused(segments: Iterable[Path]) -> None:
+    """Remove those of the segments that exist and that no process has mapped."""
+    left = {segment for segment in segments if segment.exists()}
+    if not left:
+        return
+    left -= mapped_segments(int(name) for name in os.listdir("/proc") if name.isdigit())
+    for segment in left:
+        with contextlib.suppress(OSError):
+            segment.unlink()
+
 
 MARK = "TUNER_PROCESS_ID"
 """The environment variable that marks a started process and everything that it starts."""
@@ -140,7 +259,7 @@ def end_family(
     """
     left = find_members()
     everyone = set(left)
-    segments = {*segments_seen, *shared_memory.mapped_segments(member.pid for member in left)}
+    segments = {*segments_seen, *mapped_segments(member.pid for member in left)}
     if grace_s > 0:
         for member in left:
             send_signal(member, signal.SIGTERM)
@@ -149,10 +268,10 @@ def end_family(
     deadline = time.monotonic() + KILL_S
     while (left := find_members()) and time.monotonic() < deadline:
         everyone |= left
-        segments |= shared_memory.mapped_segments(member.pid for member in left)
+        segments |= mapped_segments(member.pid for member in left)
         leader_first = sorted(left, key=lambda member: member != leader)  # a leader may react to the end of children
         for member in leader_first:
             send_signal(member, signal.SIGKILL)
         wait_until_gone(left, AFTER_LEADER_S)
-    shared_memory.remove_unused(segments)
+    remove_unused(segments)
     return FamilyEnding(frozenset(everyone - left), frozenset(left))

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from storage.records import FailureKind, Phase
+from records.trials import FailureKind, Phase
 from tuner.errors import trial_failed
 
 FIRST_PORT, LAST_PORT = 20_000, 29_999

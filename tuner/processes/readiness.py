@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import psutil
 
-from storage.records import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase
 from tuner.cancellation import CancelToken
 from tuner.errors import TrialFailed, trial_failed
 from tuner.http import JSON, get_local
-from tuner.processes.identity import Identity
+from tuner.processes.family import Identity
 
 _POLL_S = 0.1
 _REQUEST_S = 5.0

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.files import write_atomically
-from tuner.processes.family import end_family, find_family
-from tuner.processes.identity import Identity, is_alive, own_identity
+from tuner.processes.family import Identity, end_family, find_family, is_alive, own_identity
 from tuner.processes.watchdog import Watchdog
 
 ORPHAN_GRACE_S = 5.0

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.processes.identity import Identity
+from tuner.processes.family import Identity
 
 PROGRAM = Path(__file__).with_name("watchdog_program.py")
 _IN_BACKGROUND = '"$@" &'

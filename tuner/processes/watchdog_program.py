@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
-from tuner.processes.identity import Identity, is_alive
+from tuner.processes.family import Identity, is_alive
 from tuner.processes.records import reap_orphans_of
 
 GRACE_S = 2.0

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from tuner.cancellation import CancelToken
 from tuner.http import HttpError, ReadLimits, post_json
+from tuner.quality.compare import Position
 from tuner.quality.task import Question
-from tuner.quality.tripwire import Position
 
 TOP = 20
 """Tokens that a server reports at each position; vLLM reports no more unless a flag is set."""

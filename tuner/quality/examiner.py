@@ -1,31 +1,83 @@
-"""Examine configurations: start a server of each variant, ask it once, and compare it with the reference."""
+"""Examine configurations: start a server of each variant, ask it once, compare it, and keep the result."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
+from functools import lru_cache
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from storage.answers.record import AnswersKey, AnswersRecord
+from records.answers import AnswersKey, AnswersRecord
+from records.trials import Failure, StudyRecord, TrialKind, TrialRecord
+from search_spaces import ENGINE
 from storage.answers.store import AnswersStore
-from storage.records import Failure, TrialKind
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, Server
-from tuner.engines.server.jobs import Job
+from tuner.engines.server.traffic import Job
 from tuner.errors import TrialFailed
+from tuner.hub import cached_config
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
+from tuner.quality.compare import Pairs, Tripwire, compare_positions, pair
 from tuner.quality.harness import HarnessTask
-from tuner.quality.pairs import Pairs, pair
 from tuner.quality.task import Task, outcome
-from tuner.quality.texts import texts_of
-from tuner.quality.tripwire import Tripwire, compare_positions
-from tuner.quality.weights import weights_digest
+from tuner.scoring.goals import Slo
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
+
+_LEFT_OUT = {".md", ".png", ".jpg", ".gitattributes", ".gitignore"}
+
+
+def weights_digest(model: str) -> str:
+    """Return a digest of a model's files, or of the name of a hub model that is not on this machine.
+
+    Files of the hub's cache are links to files that are named by their digest; other files are read whole.
+    """
+    folder = Path(os.path.expanduser(model))
+    config = folder / "config.json" if folder.is_dir() else cached_config(model)
+    if config is None:
+        return sha256(model.encode()).hexdigest()
+    files = sorted(file for file in config.parent.iterdir() if file.is_file() and file.suffix not in _LEFT_OUT)
+    lines = [f"{file.name} {_file(file.resolve(), *_state(file))}" for file in files]
+    return sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _state(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def _file(path: Path, size: int, modified: int) -> str:
+    """Return the digest of one file; of its size and time of change, it depends for the cache only."""
+    if path.parent.name == "blobs":
+        return path.name
+    with path.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
+
+
+TASK_TEXTS = 32
+"""How many questions of a task are texts, each with its right answer."""
+
+_FILE = Path(__file__).with_name("texts.txt")
+
+
+def built_in_texts() -> tuple[str, ...]:
+    """Return the fixed texts of the tuner: prose, code, data, dialogue, numbers, three languages."""
+    return tuple(_FILE.read_text(encoding="utf-8").strip().split("\n%\n"))
+
+
+def texts_of(task: Task | HarnessTask | None) -> tuple[str, ...]:
+    """Return the texts: the first questions of a file with their right answers, else the built-in texts."""
+    if not isinstance(task, Task):
+        return built_in_texts()
+    return tuple(each.prompt + each.answer for each in task.questions[:TASK_TEXTS])
+
 
 SMALL_BATCHES = {"--max-num-seqs": "4", "--max-num-batched-tokens": "1024"}
 """Flags of a server that is examined, unless they are given: vLLM reserves no memory for a prompt's probabilities."""
@@ -212,3 +264,114 @@ def _existing(file: Path) -> Path | None:
 
 def _given(flag: str, argv: tuple[str, ...]) -> bool:
     return any(word.split("=")[0].replace("_", "-") == flag for word in argv)
+
+
+FORMAT_FLAGS = frozenset(
+    {"--quantization", "-q", "--kv-cache-dtype", "--speculative-config", "--quantization-config", "--hf-overrides"}
+)
+"""Flags that change answers: the reference is served without them."""
+
+FORMAT_VARIABLES = frozenset({"VLLM_MARLIN_INPUT_DTYPE"})
+"""Environment variables that change answers."""
+
+
+def split_flags(argv: Sequence[str], flags: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split the arguments of a server into those without some flags, and these flags with their values.
+
+    A part of a flag's JSON value (`--speculative-config.method=ngram`) belongs to the flag.
+    """
+    kept: list[str] = []
+    taken: list[str] = []
+    taking = False
+    for word in argv:
+        flag, equals, _ = word.partition("=")
+        if flag.startswith("-"):
+            taking = flag.split(".")[0].replace("_", "-") in flags
+        (taken if taking else kept).append(word)
+        if equals and flag.startswith("-"):
+            taking = False
+    return tuple(kept), tuple(taken)
+
+
+def without_format_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that do not change answers."""
+    return {name: value for name, value in environment.items() if name not in FORMAT_VARIABLES}
+
+
+def formats_of(model: str, argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return what changes the answers of a server, as one line: the same for servers with the same answers.
+
+    Args:
+        model: the checkpoint.
+        argv: arguments of the server.
+        environment: its variables.
+    """
+    _, taken = split_flags(argv, FORMAT_FLAGS)
+    variables = sorted(f"{name}={value}" for name, value in environment.items() if name in FORMAT_VARIABLES)
+    return " ".join([model, *taken, *variables])
+
+
+CHECKED = "checked_answers"
+"""Name of the study's fact: results of `fact_of`, by the `formats_of` of a server."""
+
+
+def fact_of(quality: Quality, slo: Slo) -> dict[str, Any]:
+    """Return a comparison as plain JSON."""
+    pairs, tripwire = quality.pairs, quality.tripwire
+    found: dict[str, Any] = {"agreement": tripwire.agreement, "kl": tripwire.kl, "broken": tripwire.broken}
+    if pairs is not None:
+        found |= {"slo": str(slo), "verdict": pairs.verdict(slo.threshold).value, "questions": pairs.questions}
+        found |= {"quality": pairs.quality, "interval": list(pairs.interval)}
+    return found
+
+
+def line_of(fact: Mapping[str, Any], names: str) -> str:
+    """Return the result in one line.
+
+    Args:
+        fact: from `fact_of`.
+        names: the choices that may change the answers.
+    """
+    tokens = f"{100 * fact['agreement']:.1f} % of the most likely tokens agree, mean KL {fact['kl']:.4f} nats"
+    if fact["broken"]:
+        return f"BROKEN with {names}: {tokens}"
+    if "quality" not in fact:
+        return f"compared without questions: with {names}, {tokens}"
+    low, high = fact["interval"]
+    verdict = fact["verdict"] if fact["verdict"] == "kept" else fact["verdict"].upper()
+    shown = f"quality {fact['quality']:.3f} (95 % interval {low:.3f} to {high:.3f}), {fact['questions']} questions"
+    return f"{verdict} for {fact['slo']} with {names}: {shown}; {tokens}"
+
+
+def changed_answers(study: StudyRecord, trial: TrialRecord) -> list[str]:
+    """Return the choices of a trial that may change the answers, as `name=value`."""
+    parts = study.premise.get("engines", {})
+    engine = str(trial.config.get(ENGINE) or next(iter(parts), ""))
+    source = parts[engine]["space"] if engine in parts else study.premise.get("space", {}).get("source", {})
+    declared, prefix = source.get("parameters", {}), f"{engine}." if parts else ""
+    return [
+        f"{name}={value}"
+        for name, value in trial.config.items()
+        if value is not None and declared.get(name.removeprefix(prefix), {}).get("changes_answers")
+    ]
+
+
+def checked_answers(study: StudyRecord, trial: TrialRecord) -> Mapping[str, Any] | None:
+    """Return the result for a trial's server; None if its answers were not compared."""
+    outcome, facts = trial.outcome, study.facts.get(CHECKED, {})
+    if outcome is None or not facts or "serve" not in outcome.argv:
+        return None
+    start = outcome.argv.index("serve")
+    return dict(facts).get(formats_of(outcome.argv[start + 1], outcome.argv[start + 2 :], outcome.environment))
+
+
+def is_checked(study: StudyRecord, trial: TrialRecord) -> bool:
+    """Return whether the answers of a trial's server were compared, by the study or after it."""
+    known = trial.outcome is not None and trial.outcome.metric("quality") is not None
+    return known or checked_answers(study, trial) is not None
+
+
+def check_command(study: StudyRecord, trial: TrialRecord) -> str:
+    """Return the command that compares the answers of a trial with those of the unquantized model."""
+    number = "" if (study.conclusion or {}).get("winner") == trial.number else f" --trial {trial.number}"
+    return f"tuner quality --study {shlex.quote(study.name)}{number}"

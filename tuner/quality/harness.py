@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.cancellation import CancelToken
-from tuner.engines.server.jobs import Job
+from tuner.engines.server.traffic import Job
 from tuner.errors import SettingError
 from tuner.quality.ask import AT_A_TIME, AskFailed, Target
 

@@ -1,17 +1,18 @@
-"""The tables of a conclusion: the winner beside the reference, the finalists, and the effect of each flag."""
+"""The tables of a conclusion: winner and reference, by class and by cost, finalists, engines and flag effects."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from storage.measured import REFERENCES
-from storage.records import Config, JsonScalar, Provenance, TrialOutcome
+from records.measured import REFERENCES
+from records.metrics import COSTS, ENERGY
+from records.trials import Config, JsonScalar, Provenance, TrialOutcome
+from search_spaces import ENGINE, Price
 from tuner.confidence import INTERVAL
-from tuner.results import configuration, text
-from tuner.results.classes import shown_of_classes
+from tuner.results import text
 from tuner.results.findings import Findings
-from tuner.results.grid import Grid, grid
+from tuner.results.text import Grid, configuration_changes, grid
 from tuner.scoring.flag_effects import (
     LIKELY,
     TOGETHER,
@@ -20,7 +21,102 @@ from tuner.scoring.flag_effects import (
     effects_basis,
     has_effect,
 )
-from tuner.study.conclusion.reference import chosen_by_engine
+from tuner.scoring.goals import Slo
+from tuner.study.conclusion import chosen_by_engine
+from tuner.workloads.request_class import ClassSlo
+from tuner.workloads.spec import ClosedLoop, read_workload
+
+BY_CLASS = " by request class"
+LEFT = ("class", "metric", "SLO", "met by")
+MET = "an SLO is met if it holds in every round"
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+ALWAYS = ("ttft", "tpot")
+"""Latencies that are shown of every class; others where a class has a bound on them."""
+
+
+def classes_grid(findings: Findings) -> Grid | None:
+    """Return a row for each class and metric; None without request classes, or where their metrics were not measured.
+
+    An SLO is met where it holds in every round that measured both configurations, without rounds in the search.
+    """
+    number, reference = findings.challenger, findings.baseline
+    shown = shown_of_classes(findings)
+    if number is None or number == reference or not shown:
+        return None
+    if findings.baseline is None or findings.measured(findings.baseline) is None or findings.measured(number) is None:
+        return None
+    table = grid(
+        "class", "metric", findings.baseline_heading, f"#{number}", "ratio", INTERVAL, "SLO", "met by", left=LEFT
+    )
+    last = None
+    for name in shown:
+        of_class, _, base = name.rpartition(".")
+        found = findings.beside(number, name)
+        slos = [slo for slo in findings.slos if slo.metric == name]
+        table.add(
+            of_class if of_class != last else "",
+            base,
+            *text.compared(name, found),
+            ", ".join(f"{slo.op}{slo.threshold:g}" for slo in slos),
+            _met_by(findings, slos) if slos else "",
+        )
+        last = of_class
+    return table
+
+
+def classes_note(findings: Findings) -> str:
+    """Return what the columns of the table mean: when an SLO is met, and the bounds that goodput counts by."""
+    bounds = {name: slo.request.bounds_ms for name, slo in _classes(findings).items() if slo and slo.request.bounds_ms}
+    texts = "; ".join(f"{name} {_bounds(each)}" for name, each in bounds.items())
+    counted = [f"goodput counts the requests within the bounds of their class: {texts}"] if texts else []
+    names = {slo.metric for slo in findings.slos} & {*shown_of_classes(findings)}
+    return "; ".join(([MET] if names else []) + counted)
+
+
+def shown_of_classes(findings: Findings) -> list[str]:
+    """Return the metrics of request classes that the table shows, class by class; none without a value."""
+    names = [name for each, slo in _classes(findings).items() for name in _names(findings, each, slo)]
+    both = map(findings.measured, (findings.baseline, findings.challenger))
+    outcomes = [outcome for outcome in both if outcome is not None]
+    return [name for name in names if any(outcome.metric(name) is not None for outcome in outcomes)]
+
+
+def _classes(findings: Findings) -> Mapping[str, ClassSlo | None]:
+    """Return the SLO of each class that is sent; None for a class without one."""
+    workload = read_workload(findings.workload) if findings.workload else None
+    if workload is None or isinstance(workload, ClosedLoop):
+        return {}
+    return {name: workload.slos.get(name) for name in workload.sent_classes}
+
+
+def _names(findings: Findings, of_class: str, slo: ClassSlo | None) -> list[str]:
+    """Return the metrics of a class: goodput, what the study has a goal on, and one percentile of other latencies."""
+    goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
+    own = [base for prefix, _, base in (name.rpartition(".") for name in goals) if prefix == of_class]
+    bounded = () if slo is None else slo.request.bounds_ms
+    names = ["request_throughput"] if slo is None else ["goodput", "goodput_share"]
+    names += [name for name in own if not name.endswith("_ms")]
+    for kind in LATENCIES:
+        of_kind = [name for name in own if name.endswith(f"_{kind}_ms")]
+        names += of_kind or ([f"p99_{kind}_ms"] if kind in ALWAYS or kind in bounded else [])
+    return [f"{of_class}.{name}" for name in dict.fromkeys(names)]
+
+
+def _met_by(findings: Findings, slos: Sequence[Slo]) -> str:
+    """Return which configurations meet all these SLOs: `both`, `#3`, `#3, defaults #0 in 2 of 3 rounds`, `neither`."""
+    sides = {findings.baseline_heading: findings.baseline, f"#{findings.challenger}": findings.challenger}
+    found = []
+    for name, number in sides.items():
+        outcomes = findings.outcomes(number)
+        met = sum(all(slo.met(outcome.metric(slo.metric)) for slo in slos) for outcome in outcomes)
+        if met:
+            found.append(name if met == len(outcomes) else f"{name} in {met} of {len(outcomes)} rounds")
+    return "both" if found == list(sides) else ", ".join(found) or "neither"
+
+
+def _bounds(bounds: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} < {bound:g} ms" for kind, bound in bounds.items())
+
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
@@ -36,7 +132,6 @@ WOULD_HELP = "what would help, but this study's settings exclude it: predicted, 
 RISK = "fails or misses\nan SLO without it"
 ITL = "p99_itl_ms"
 """The metric that stands in every table: flags that send tokens in groups improve others at its cost."""
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def smaller_line(findings: Findings) -> str | None:
@@ -46,7 +141,7 @@ def smaller_line(findings: Findings) -> str | None:
     winner = None if findings.winner is None else findings.trial(findings.winner)
     if smaller is None or best is None or winner is None:
         return None
-    flags, flags_of_best = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
+    flags, flags_of_best = (len(configuration_changes(record.config, findings.defaults)) for record in (winner, best))
     score = smaller["score"]
     interval = f" ({text.interval(score)})" if text.interval(score) else ""
     if score["ratio"] >= 1.0:  # without a reference, where the first finalist is the best unless one beats it clearly
@@ -188,7 +283,7 @@ def flags_grid(findings: Findings) -> Grid | None:
     if trial is None or trial.kind in REFERENCES:
         return None
     effects = {each["name"]: each for each in findings.flag_effects}
-    changed = configuration.changes(trial.config, findings.defaults)
+    changed = configuration_changes(trial.config, findings.defaults)
     chosen = chosen_by_engine(findings.records)
     rows = [*(name for name in effects if name in trial.config), *(name for name in changed if name not in effects)]
     rows += [name for name, value in trial.config.items() if value is not None and name not in rows]
@@ -247,3 +342,91 @@ def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> 
 
 def _without(effect: Mapping[str, Any] | None) -> str:
     return "" if effect is None or effect["needed"] < LIKELY else f"{100 * effect['needed']:.0f} %"
+
+
+COST = "cost_per_million_output_tokens"
+
+
+def price_lines(names: Iterable[str], prices: Sequence[Price | None]) -> list[str]:
+    """Return the prices that shown costs follow from, one a line; none if no cost is shown.
+
+    Args:
+        names: the metrics that are shown.
+        prices: of the studies that they come from.
+    """
+    if not any(name.rpartition(".")[2] in COSTS for name in names):
+        return []
+    return list(dict.fromkeys(f"price: {price}" for price in prices if price is not None))
+
+
+def cost_lines(findings: Findings) -> list[str]:
+    """Return the cost and the energy of a token with the reference and with what is compared with it."""
+    numbers = {findings.baseline_name: findings.baseline, f"#{findings.challenger}": findings.challenger}
+    outcomes = {name: findings.measured(number) for name, number in numbers.items()}
+    lines: list[str] = []
+    for name in (COST, ENERGY):
+        shown = [
+            f"{text.with_unit(name, value)} with {who}"
+            for who, outcome in outcomes.items()
+            if outcome is not None and (value := outcome.metric(name)) is not None
+        ]
+        if shown:
+            simulated = any(each is not None and each.provenance is Provenance.SIMULATED for each in outcomes.values())
+            price = f"; price: {findings.price}" if name == COST and findings.price is not None else ""
+            lines.append(f"{'predicted ' if simulated else ''}{name}: {', '.join(shown)}{price}")
+    if not any(line.endswith(f"price: {findings.price}") for line in lines):  # as with several workloads
+        goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
+        lines += price_lines(goals, [findings.price])
+    return lines
+
+
+ENGINES_TITLE = "engines, each by its best measured configuration"
+
+
+def engines_grid(findings: Findings) -> Grid | None:
+    """Return the engines of a study of several, the best first; None in a study of one, or without rounds.
+
+    Ratios are those to the reference, whose own score is 1. An engine of which no configuration was measured in rounds,
+    or of which each missed an SLO, is not ranked and comes last.
+    """
+    engines = _engines(findings)
+    contenders = findings.conclusion.get("contenders", ())
+    if ENGINE not in findings.defaults or len(engines) < 2 or not any(each["score"] for each in contenders):
+        return None
+    best: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    for number, score in _scores(findings):
+        engine = _engine_of(findings, number)
+        if engine is not None and (engine not in best or score["ratio"] > best[engine][1]["ratio"]):
+            best[engine] = number, score
+    names = [objective.metric for objective in findings.objectives]
+    table = grid("engine", "trial", "score", INTERVAL, *names, left=("engine", "trial"))
+    for engine in sorted(engines, key=lambda each: -best[each][1]["ratio"] if each in best else 0.0):
+        if engine not in best:
+            table.add(engine, "none", text.ABSENT, "", *("" for _ in names), faint=True)
+            continue
+        number, score = best[engine]
+        own = number == findings.baseline
+        ratios = [text.ratio({"ratio": 1.0} if own else findings.ratio(number, name)) for name in names]
+        table.add(engine, f"#{number}", f"{score['ratio']:.3f}", "" if own else text.interval(score), *ratios)
+    return table
+
+
+def _engines(findings: Findings) -> list[str]:
+    """Return the engines that trials name, in the order of their first trial."""
+    found = [_engine_of(findings, record.number) for record in findings.records if not record.round]
+    return list(dict.fromkeys(engine for engine in found if engine is not None))
+
+
+def _engine_of(findings: Findings, number: int) -> str | None:
+    trial = findings.trial(number)
+    engine = None if trial is None else trial.config.get(ENGINE) or findings.defaults.get(ENGINE)
+    return None if engine is None else str(engine)
+
+
+def _scores(findings: Findings) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the trials that count, with their scores relative to the reference."""
+    if findings.baseline is not None:
+        yield findings.baseline, {"ratio": 1.0}
+    for each in findings.conclusion.get("contenders", ()):
+        if each["score"] and not each["disqualified"]:
+            yield int(each["number"]), each["score"]

@@ -1,4 +1,4 @@
-"""What the tables of a result show: the conclusion, and the trials that it rests on."""
+"""What the tables of a result show: the conclusion, the trials that it rests on, and what a study recommends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from records.measured import challenger_of, measured, reference_number, rounds_of, shown_rounds
+from records.trials import Config, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import Price
-from storage.measured import challenger_of, measured, reference_number, rounds_of, shown_rounds
-from storage.records import Config, StudyRecord, TrialOutcome, TrialRecord
+from tuner.results import text
+from tuner.results.text import Grid, grid
 from tuner.scoring.compare import MeasuredRatio, Ratio
-from tuner.scoring.goals import Goals
-from tuner.scoring.objectives import Objective
+from tuner.scoring.goals import Goals, Objective, Slo, parse_slo
 from tuner.scoring.rounds import StudyRounds
-from tuner.scoring.slo import Slo
-from tuner.study.conclusion.reference import name_of
+from tuner.study.conclusion import name_of
 from tuner.study.specification.resolve_workload import make_goals
 
 
@@ -165,5 +165,101 @@ class Findings:
         return found or ([trial.outcome] if trial is not None and trial.outcome is not None else [])
 
     def measured(self, number: int | None) -> TrialOutcome | None:
-        """Return what was measured of a trial, see `storage.measured.measured`."""
+        """Return what was measured of a trial, see `records.measured.measured`."""
         return measured(self.conclusion, self.records, number)
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The configuration that a study recommends.
+
+    Attributes:
+        number: the trial's number.
+        config: the values of its parameters; empty for the engine's defaults.
+        score: relative to the defaults or the baseline, which score 1; from the confirmation, else from the search.
+        metrics: what was measured of it, see `records.measured.measured`, by metric name.
+        confirmed: whether the confirmation measured it again beside the defaults.
+        is_defaults: whether the study recommends to keep the defaults.
+        keeps: `defaults` or `baseline` if the study recommends to keep that; else None.
+        provenance: whether the metrics are measured or simulated.
+    """
+
+    number: int
+    config: Config
+    score: float | None
+    metrics: Mapping[str, float | None]
+    confirmed: bool
+    is_defaults: bool
+    keeps: str | None
+    provenance: Provenance
+
+
+def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> BestTrial:
+    """Return the configuration that a conclusion with a winner recommends.
+
+    Args:
+        conclusion: of the study.
+        records: every trial of the study.
+    """
+    number = int(conclusion["winner"])
+    search = next(each for each in records if each.number == number and not each.round)
+    found = measured(conclusion, records, number)
+    assert found is not None
+    names = dict.fromkeys(name for repeat in found.repeats for name in repeat.metrics)
+    scores = {each["number"]: each["score"] for each in conclusion["contenders"] if each["score"]}
+    searched = search.verdict.score if search.verdict is not None else None
+    is_defaults = search.kind is TrialKind.BASELINE
+    confirmed = scores[number]["ratio"] if number in scores else None
+    return BestTrial(
+        number=number,
+        config=search.config,
+        score=1.0 if is_defaults else (searched if confirmed is None else confirmed),
+        metrics={name: found.metric(name) for name in names},
+        confirmed=bool(conclusion["confirmed"]),
+        is_defaults=is_defaults,
+        keeps=conclusion["keeps"],
+        provenance=found.provenance,
+    )
+
+
+HEADINGS = ("SLO", "mean", "95 % interval", "beyond", "met", "best trial's")
+
+
+def rate_line(nearest: Mapping[str, Any]) -> str | None:
+    """Return the rate at which all SLOs hold, in one line; None where no rate was searched."""
+    if nearest["rate"] is None:
+        return None
+    if nearest["capacity"] is None:
+        return f"no rate that was tried below {nearest['rate']:g} requests/s meets all SLOs with #{nearest['number']}"
+    searched = f"searched by trial {nearest['capacity_trial']}"
+    return (
+        f"at {nearest['capacity']:.3g} requests/s all SLOs hold with #{nearest['number']} ({searched}); "
+        f"the workload has {nearest['rate']:g}"
+    )
+
+
+def nearest_grid(nearest: Mapping[str, Any]) -> Grid:
+    """Return each SLO, the farthest first."""
+    table = grid(*HEADINGS, left=("SLO",))
+    for each in nearest["slos"]:
+        name = parse_slo(each["slo"]).metric
+        best = text.ABSENT if each["best"] is None else f"{text.number(each['best'])}, #{each['best_trial']}"
+        table.add(
+            each["slo"],
+            text.with_unit(name, each["value"]),
+            "" if each["low"] is None else f"{text.number(each['low'])} to {text.number(each['high'])}",
+            f"{each['excess']:+.0%}",
+            met_text(each),
+            f"{best}, {'met' if each['best_meets'] else 'missed'}",
+        )
+    return table
+
+
+def met_text(distance: Mapping[str, Any]) -> str:
+    """Return `yes` or `no` where the whole interval is on one side of the bound, else `perhaps`."""
+    slo = parse_slo(distance["slo"])
+    ends = [distance["low"], distance["high"]]
+    if distance["low"] is None or distance["high"] is None:
+        ends = [distance["value"]]
+    met = {slo.met(end) for end in ends}
+    return "perhaps" if len(met) > 1 else "yes" if met == {True} else "no"

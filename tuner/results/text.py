@@ -1,12 +1,13 @@
-"""Numbers, durations and cut texts, each on one line."""
+"""Numbers, durations, configurations and tables as text in a given width, without a form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from storage import metrics
+from records import metrics
+from records.trials import Config, JsonScalar
 from tuner.scoring.compare import MeasuredRatio
 
 ABSENT = "–"
@@ -127,3 +128,88 @@ def joined(parts: Sequence[str], width: int, separator: str = ", ") -> list[str]
         else:
             found.append(part)
     return found
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, and whether its cells are aligned to the right as numbers are."""
+
+    heading: str
+    right: bool = True
+
+
+@dataclass
+class Grid:
+    """A table.
+
+    Attributes:
+        columns: from left to right.
+        rows: cells by row, one for each column.
+        faint: indices of the rows that matter less, such as flags without an effect.
+    """
+
+    columns: tuple[Column, ...]
+    rows: list[list[str]] = field(default_factory=list)
+    faint: set[int] = field(default_factory=set)
+
+    def add(self, *cells: str, faint: bool = False) -> None:
+        """Add a row.
+
+        Raises:
+            ValueError: if the number of cells is not that of the columns.
+        """
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
+        if faint:
+            self.faint.add(len(self.rows))
+        self.rows.append([*cells])
+
+
+def grid(*headings: str, left: tuple[str, ...]) -> Grid:
+    """Return an empty table; the columns called `left` are aligned to the left."""
+    return Grid(tuple(Column(heading, heading not in left) for heading in headings))
+
+
+def configuration_changes(config: Config, defaults: Config) -> dict[str, JsonScalar]:
+    """Return the values that differ from the engine's defaults; a parameter without a known default counts as changed.
+
+    Args:
+        config: values by parameter; None stands for the engine's default.
+        defaults: the engine's defaults by parameter, as far as they are known.
+    """
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and not (name in defaults and _same(defaults[name], value))
+    }
+
+
+def _same(one: JsonScalar, other: JsonScalar) -> bool:
+    """Return whether two values are one; True is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def words(values: Mapping[str, JsonScalar]) -> list[str]:
+    """Return `name=value` for each value."""
+    return [f"{name}={value}" for name, value in values.items()]
+
+
+def full_configuration(config: Config, defaults: Config) -> str:
+    """Return all that differs from the defaults on one line."""
+    return " ".join(words(configuration_changes(config, defaults))) or "the defaults"
+
+
+def short_configuration(config: Config, defaults: Config, width: int) -> str:
+    """Return as much of what differs from the defaults as fits into `width`, and how many values are left out.
+
+    No value is cut: `quantization=fp8 block_size=32 +7 more`.
+    """
+    every = words(configuration_changes(config, defaults))
+    if not every:
+        return "the defaults"
+    for count in range(len(every), 0, -1):
+        rest = len(every) - count
+        text = " ".join([*every[:count], *([f"+{rest} more"] if rest else [])])
+        if len(text) <= width:
+            return text
+    return f"{len(every)} changes" if len(every) > 1 else "1 change"

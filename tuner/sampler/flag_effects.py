@@ -1,27 +1,36 @@
-"""Flag effects: the score of a configuration relative to the same configuration with one parameter at its default.
+"""What each flag does to the score: its effect, its importance, and the order in which flags can be reset.
 
 One parameter at a time is reset. An interaction of two parameters therefore counts for both, and the product of the
 ratios differs from the ratio of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm
 configurations through ablation", Journal of Heuristics 22, 2016, reset one after another; here each ratio answers
 whether the flag is needed.) Every objective has its own Gaussian process, because their noise differs. The score is the
 weighted sum of the gains.
+
+Flags are reset one after another, each time the one whose loss is expected to be smallest (backward elimination). First
+go the flags that are predicted to bring nothing: what the model ascribes to them is mostly the luck of the measurement
+for which the configuration was picked. For the others the expectation is the surrogate's: the measured trials, with the
+predictions as its prior mean. It only proposes; the finals of the study decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import optuna
+from optuna.trial import FrozenTrial
 
 from tuner.confidence import normal_factor
-from tuner.sampler.acquisition.candidates import CandidateSpace
-from tuner.sampler.surrogate.encoding import Encoder, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import GaussianProcess
-from tuner.sampler.surrogate.history import History, ObjectiveScale
-from tuner.sampler.surrogate.kernel_priors import WITHOUT_PRIOR
+from tuner.sampler.candidates import CandidateSpace
+from tuner.sampler.encoding import Encoder, Params, Vector
+from tuner.sampler.gaussian_process import WITHOUT_PRIOR, GaussianProcess
+from tuner.sampler.history import History, ObjectiveScale
+from tuner.sampler.surrogate import Surrogate
 
 INTERVAL_FACTOR = 2.0
 """Factor on the process's standard deviations, whose own 95 % intervals are too narrow."""
@@ -150,3 +159,188 @@ def flag_effects(
         for index, (name, other) in enumerate(without.items())
     ]
     return sorted(effects, key=lambda each: (-each.ratio, each.name))
+
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+RESAMPLES = 12
+"""Bootstrap samples of the trials, from which the intervals follow."""
+
+MOST_TRIALS = 300
+"""Trials in a sample at most: a random forest of more takes seconds and says the same."""
+
+LEAST_TRIALS = 10
+"""With fewer trials nothing is said."""
+
+TREES = 16
+
+
+def parameter_importance(trials: Sequence[FrozenTrial], seed: int = 0) -> dict[str, tuple[float, float, float]]:
+    """Return the share of the variance of the score's logarithm that each parameter explains.
+
+    Parameters that only some trials have, and those with a single value, are left out. Shares are relative to all
+    others, so that they add up to 1.
+
+    Args:
+        trials: with the user attribute `score`; others do not count.
+        seed: of the samples and forests.
+
+    Returns:
+        By parameter, the most important first: the mean share over bootstrap samples of the trials, and the samples'
+        5th and 95th percentile. Empty with fewer than `LEAST_TRIALS` trials, or if all score the same.
+    """
+    scored = [trial for trial in trials if (trial.user_attrs.get("score") or 0.0) > 0.0]
+    if len(scored) < LEAST_TRIALS or len({trial.user_attrs["score"] for trial in scored}) == 1:
+        return {}
+    generator = np.random.default_rng(seed)
+    found: dict[str, list[float]] = {}
+    for index in range(RESAMPLES):
+        chosen = generator.integers(len(scored), size=min(len(scored), MOST_TRIALS))
+        for name, share in _shares([scored[place] for place in chosen], seed + index).items():
+            found.setdefault(name, []).append(share)
+    complete = {name: shares for name, shares in found.items() if len(shares) == RESAMPLES}
+    summary = {
+        name: (float(np.mean(shares)), float(np.quantile(shares, 0.05)), float(np.quantile(shares, 0.95)))
+        for name, shares in complete.items()
+    }
+    return dict(sorted(summary.items(), key=lambda item: -item[1][0]))
+
+
+def _shares(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float]:
+    values = [math.log(trial.user_attrs["score"]) for trial in trials]
+    if len(set(values)) == 1:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = optuna.create_study()
+        study.add_trials(
+            [
+                optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=value)
+                for trial, value in zip(trials, values, strict=True)
+            ]
+        )
+        evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
+        return {
+            name: float(share)
+            for name, share in optuna.importance.get_param_importances(study, evaluator=evaluator).items()
+        }
+
+
+def stored_importance(storage_url: str, name: str) -> dict[str, tuple[float, float, float]]:
+    """Return the importance of a stored study's parameters, see `parameter_importance`.
+
+    Args:
+        storage_url: of the database.
+        name: of the study. Without one of this name in Optuna's tables, nothing is returned.
+    """
+    try:
+        study = optuna.load_study(study_name=name, storage=storage_url)
+    except KeyError:
+        return {}
+    return parameter_importance(study.get_trials(deepcopy=False))
+
+
+SPREADS = 2.5
+"""Standard deviations within which an expected loss may be luck."""
+
+LARGEST_NOISE = 0.02
+"""Largest expected loss of the score's logarithm that counts as noise, also where a measurement is noisier."""
+
+IDLE_LOSS = 0.003
+"""Largest predicted loss of the score's logarithm of flags that together bring nothing."""
+
+LEAST_FEASIBLE = 0.5
+"""Least probability that a reduced configuration runs and meets the SLOs, unless the whole one's is lower."""
+
+
+LossesOf = Callable[[Params, Sequence[Params]], tuple[Vector, Vector]]
+"""Mean and standard deviation of the losses of some configurations relative to a whole one."""
+
+
+@dataclass(frozen=True)
+class ReductionStep:
+    """One flag that is reset.
+
+    Args:
+        name: of the parameter.
+        loss: expected difference of the score's logarithm between the configuration without the idle flags and the one
+            that lacks this flag and those of all earlier steps, too; negative if it is better. Of an idle flag it is
+            the predicted loss.
+        spread: its standard deviation; 0 of an idle flag.
+    """
+
+    name: str
+    loss: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """The flags of a configuration in the order of their resetting.
+
+    Args:
+        steps: without the flags that cannot be reset: a rule, a failure or an SLO needs them.
+        noise: standard deviation of the logarithm of a measured score.
+        idle: how many of the first steps are predicted to bring nothing together; 0 without predictions.
+    """
+
+    steps: tuple[ReductionStep, ...]
+    noise: float
+    idle: int = 0
+
+    def unproved(self) -> list[str]:
+        """Return the flags whose joint effect may be noise, the idle ones first.
+
+        The expected loss of all others together is within the noise, or within `SPREADS` standard deviations: the
+        configuration was picked for its measurement, whose luck the model ascribes to its flags.
+        """
+        bound = min(self.noise, LARGEST_NOISE)
+        others = takewhile(lambda step: step.loss <= max(bound, SPREADS * step.spread), self.steps[self.idle :])
+        return [step.name for step in (*self.steps[: self.idle], *others)]
+
+
+def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defaults: Params) -> Elimination:
+    """Return the order in which the flags of a configuration are reset.
+
+    Args:
+        space: the search space with its conditions and rules.
+        surrogate: the model, to be used within `single_blas_thread`.
+        params: the whole configuration.
+        defaults: the values of all default parameters.
+    """
+    chain = _Chain(space, surrogate, params, defaults)
+    idle: list[ReductionStep] = []
+    current = params
+    if surrogate.has_predictions:
+        for step, reduced in chain.steps(params, surrogate.predicted_losses):
+            if step.loss > IDLE_LOSS:
+                break
+            idle.append(step)
+            current = reduced
+    others = [step for step, _ in chain.steps(current, surrogate.score_losses)]
+    return Elimination((*idle, *others), surrogate.noise, len(idle))
+
+
+class _Chain:
+    """Resets the flags of a configuration one after another."""
+
+    def __init__(self, space: CandidateSpace, surrogate: Surrogate, params: Params, defaults: Params) -> None:
+        self._space, self._surrogate, self._defaults = space, surrogate, defaults
+        self._least = min(LEAST_FEASIBLE, 0.9 * float(surrogate.probability_of_feasibility([params])[0]))
+
+    def steps(self, whole: Params, losses_of: LossesOf) -> Iterator[tuple[ReductionStep, Params]]:
+        """Yield each step with the configuration after it, until a rule, a failure or an SLO needs what remains."""
+        current = whole
+        while True:
+            without = reset_to_default(self._space, current, self._defaults)
+            allowed = {name: reduced for name, reduced in without.items() if self._space.allows(reduced)}
+            configs = list(allowed.values())
+            if not configs:
+                return
+            losses, spreads = losses_of(whole, configs)
+            losses[self._surrogate.probability_of_feasibility(configs) < self._least] = np.inf
+            best = int(np.argmin(losses))
+            if not np.isfinite(losses[best]):
+                return
+            current = configs[best]
+            yield ReductionStep(list(allowed)[best], float(losses[best]), float(spreads[best])), current

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from optuna.distributions import BaseDistribution
@@ -13,19 +13,52 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
-from tuner.sampler.acquisition.candidates import CandidateSpace, DefineByRun
-from tuner.sampler.acquisition.initial_design import best_of_sources, best_predicted, space_filling
-from tuner.sampler.acquisition.selection import CandidateSelection, Suggestion
+from tuner.sampler.acquisition import CandidateSelection, Suggestion
+from tuner.sampler.background import BackgroundPredictions
 from tuner.sampler.blas import single_blas_thread
-from tuner.sampler.flag_effects import FlagEffect, ScaledObjective, flag_effects, reset_to_default
-from tuner.sampler.prior.background import BackgroundPredictions
-from tuner.sampler.prior.prior_cache import Prior, PriorCache
-from tuner.sampler.reduction import Elimination, eliminate
-from tuner.sampler.study_view import StudyView
-from tuner.sampler.surrogate.encoding import Params
-from tuner.sampler.surrogate.history import History, read_history
-from tuner.sampler.surrogate.model import Surrogate, SurrogateSettings
+from tuner.sampler.candidates import CandidateSpace, DefineByRun, best_of_sources, best_predicted, space_filling
+from tuner.sampler.encoding import Params
+from tuner.sampler.flag_effects import (
+    Elimination,
+    FlagEffect,
+    ScaledObjective,
+    eliminate,
+    flag_effects,
+    reset_to_default,
+)
+from tuner.sampler.history import History, read_history
+from tuner.sampler.prior import Prior, PriorCache
+from tuner.sampler.surrogate import Surrogate, SurrogateSettings
 from tuner.sampler.transfer import SourceHistory, Transfer
+
+
+class StudyView(Protocol):
+    """Trials and directions of a study; `optuna.Study` is one."""
+
+    @property
+    def directions(self) -> list[StudyDirection]:
+        """The directions of the objectives."""
+
+    def get_trials(self, deepcopy: bool = True) -> list[FrozenTrial]:
+        """Return the trials."""
+
+
+@dataclass(frozen=True)
+class SelectedTrials:
+    """A view of some trials of a study, under their own numbers.
+
+    Args:
+        trials: the trials.
+        directions: of the objectives.
+    """
+
+    trials: Sequence[FrozenTrial]
+    directions: list[StudyDirection]
+
+    def get_trials(self, deepcopy: bool = True) -> list[FrozenTrial]:
+        """Return the trials; they are never copied."""
+        return list(self.trials)
+
 
 INITIAL_PREDICTIONS = 200
 STARTUP_TRIALS = 8
@@ -288,3 +321,22 @@ class ResidualSampler(BaseSampler):
             surrogate = Surrogate(settings, self._space.distributions, directions, history)
             suggestion = CandidateSelection(self._space, settings, surrogate, rng).suggest()
         return replace(suggestion, max_expected_improvement=None) if random_weights else suggestion
+
+
+LEAST_TRIALS = 15
+"""Trials before which no search has converged."""
+SUGGESTIONS_IN_A_ROW = 5
+"""Suggestions in a row whose maximum expected improvement has to be small."""
+
+
+def converged(max_expected_improvements: Sequence[float | None], min_gain: float) -> bool:
+    """Return whether the maximum expected improvement of each of the last five suggestions is below `min_gain`.
+
+    Args:
+        max_expected_improvements: of each trial, in order, as a share of the score; None for a trial that was not
+            suggested for its expected improvement (the defaults, space-filling trials, rare choices).
+        min_gain: as a share of the score.
+    """
+    known = [each for each in max_expected_improvements if each is not None]
+    enough = len(max_expected_improvements) >= LEAST_TRIALS and len(known) >= SUGGESTIONS_IN_A_ROW
+    return enough and max(known[-SUGGESTIONS_IN_A_ROW:]) < min_gain

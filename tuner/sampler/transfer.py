@@ -17,11 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tuner.sampler.prior.prior_cache import Prediction, prediction_means, unpredicted_means
-from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import GaussianProcess
-from tuner.sampler.surrogate.history import History, ObjectiveScale, compress_violations
-from tuner.sampler.surrogate.kernel_priors import FAILURE_ITERATIONS, OF_FAILURES, OF_SOURCES
+from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
+from tuner.sampler.gaussian_process import FAILURE_ITERATIONS, OF_FAILURES, OF_SOURCES, GaussianProcess
+from tuner.sampler.history import History, ObjectiveScale, compress_violations
+from tuner.sampler.prior import Prediction, prediction_means, unpredicted_means
 
 Predictions: TypeAlias = Sequence[Prediction | None]
 

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tuner.confidence import t_factor
-from tuner.scoring.score import finite_exp
+from tuner.scoring.goals import finite_exp
 
 LEAST_DEVIATION = 0.005
 """Least standard deviation of the logarithm of one measurement: two starts of one server differ by that much."""
@@ -149,7 +149,7 @@ def logarithms(values: Iterable[float | None]) -> list[float] | None:
 class MeasuredRatio:
     """A metric of two trials: values of the first and second, and the second relative to the first.
 
-    The values are those of `storage.records.measured`. There is no ratio where one is absent or not positive. `basis`
+    The values are those of `records.trials.measured`. There is no ratio where one is absent or not positive. `basis`
     says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
     """
 

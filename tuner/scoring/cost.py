@@ -1,10 +1,10 @@
-"""The cost of tokens, from a token throughput and the price of the GPUs."""
+"""What tokens cost, at a price of the GPUs, and the throughput for each GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage.metrics import PER_GPU
+from records.metrics import PER_GPU
 
 _SOURCES = {
     "cost_per_million_output_tokens": ("output_goodput", "output_throughput"),
@@ -38,7 +38,7 @@ def token_costs(metrics: Mapping[str, float | None], price_per_hour: float | Non
     its SLO.
 
     Args:
-        metrics: of the benchmark, by the names of `storage.metrics`.
+        metrics: of the benchmark, by the names of `records.metrics`.
         price_per_hour: of all GPUs that the server uses, in units of a currency; None: unknown.
     """
     if price_per_hour is None:
@@ -52,3 +52,16 @@ def _rate(metrics: Mapping[str, float | None], sources: tuple[str, ...]) -> floa
 
 def _cost(rate: float | None, price_per_hour: float) -> float | None:
     return 1e6 * price_per_hour / (3600.0 * rate) if rate else None
+
+
+def per_gpu_metrics(metrics: Mapping[str, float | None], gpus: int) -> dict[str, float | None]:
+    """Return the metrics of `records.metrics.PER_GPU`: a rate divided by the GPUs of the server.
+
+    A metric is absent where its rate is absent from `metrics`, and None where the rate is None.
+
+    Args:
+        metrics: of a benchmark, by the names of `records.metrics`.
+        gpus: that the server uses, at least 1.
+    """
+    found = {name: metrics[rate] for name, rate in PER_GPU.items() if rate in metrics}
+    return {name: None if rate is None else rate / gpus for name, rate in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage.records import Provenance, TrialKind, TrialRecord
+from records.trials import Provenance, TrialKind, TrialRecord
 
 LIKELY = 0.5
 """Probability from which on a failure without a flag is reported."""

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage.metrics import Direction, metric
-from storage.records import Culprit, TrialKind, TrialOutcome, TrialRecord
+from records.metrics import Direction, metric
+from records.trials import Culprit, TrialKind, TrialOutcome, TrialRecord
 from tuner.scoring.compare import MeasuredRatio, Ratio
+from tuner.scoring.goals import score
 from tuner.scoring.rounds import StudyRounds
-from tuner.scoring.score import score
 
 
 @dataclass(frozen=True)

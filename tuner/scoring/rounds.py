@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from storage.measured import measured, rounds_of
-from storage.records import TrialOutcome, TrialRecord
+from records.measured import measured, rounds_of
+from records.trials import TrialOutcome, TrialRecord
 from tuner.scoring.compare import (
     MeasuredRatio,
     Noise,
@@ -24,8 +24,7 @@ from tuner.scoring.compare import (
     residual_noise,
     unpaired_ratio,
 )
-from tuner.scoring.goals import Goals
-from tuner.scoring.score import log_scores
+from tuner.scoring.goals import Goals, log_scores
 
 
 @dataclass(frozen=True)

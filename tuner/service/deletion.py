@@ -9,7 +9,7 @@ from storage.service.errors import WrongState
 from storage.service.records import ENDED
 from storage.service.store import ServiceStore
 from storage.service.submissions import DELETABLE
-from tuner.study.lock import study_lock
+from tuner.study.study_folder import study_lock
 from tuner.use_cases.places import artifacts_folder
 
 

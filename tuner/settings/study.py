@@ -56,7 +56,7 @@ FIRST_WEEK = frozenset(
 """Settings that a help with many options shows; `--help-all` shows the others, too."""
 
 DEFAULT_PRESET = "qwen2.5-0.5b-t4"
-SCRIPT = "best_serve.sh"
+SCRIPT_FILE = "best_serve.sh"
 
 LARGEST_CONTENT = 1_000_000
 """Most characters of a file's content that a service takes."""
@@ -555,7 +555,7 @@ class StudySettings(AskedSettings):
     output: Annotated[
         str | os.PathLike[str],
         Setting(OUTPUT, "FILE", "Bash script to write; best_serve-STUDY.sh where best_serve.sh is another file."),
-    ] = SCRIPT
+    ] = SCRIPT_FILE
 
     @property
     def engines(self) -> tuple[str, ...]:

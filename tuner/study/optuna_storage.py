@@ -16,9 +16,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
+from records.trials import Failure, StudyRecord, Verdict
 from storage.database import connect_arguments, parse_url
 from storage.errors import NotYetAvailable, StorageUnavailable, database_reason
-from storage.records import Failure, StudyRecord, Verdict
 from storage.store import Store
 from storage.transactions import check_in_transactions
 from storage.waiting import NO_WAIT

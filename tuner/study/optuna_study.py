@@ -7,6 +7,7 @@ and no values. Infrastructure failures do not depend on the configuration and ar
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import warnings
@@ -20,21 +21,71 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from records.trials import Config, Failure, Verdict
 from search_spaces import ResolvedSpace
-from storage.records import Config, Failure, Verdict
 from storage.store import Store
-from tuner.sampler.convergence import converged
-from tuner.sampler.flag_effects import FlagEffect
-from tuner.sampler.prior.prior_cache import Prior
-from tuner.sampler.reduction import Elimination
-from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.study_view import SelectedTrials
+from tuner.sampler.flag_effects import Elimination, FlagEffect
+from tuner.sampler.prior import Prior
+from tuner.sampler.residual import ResidualSampler, SelectedTrials, converged
 from tuner.sampler.transfer import SourceHistory
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.scoring.objectives import Objective
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective
 from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import DROPPED, RULED_OUT, OptunaStorage, attributes_of
-from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
+
+SHOWN_TRIALS = 140
+"""Trials that the sampler uses; the cost of a suggestion grows with them."""
+SHOWN_BEST = 60
+"""Of those, how many are the best by score; the others are the latest."""
+RELEVANT_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+"""States of trials that a sampler models."""
+
+
+def shown(history: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that the sampler uses: all of a short history, of a long one the best and the latest.
+
+    The first measured trial is always among them, because scores are relative to it.
+    """
+    dropped = [trial for trial in history if trial.state is TrialState.FAIL]
+    relevant = [trial for trial in history if trial.state in RELEVANT_STATES]
+    if len(relevant) <= SHOWN_TRIALS:
+        return [*relevant, *dropped]
+    ranked = sorted(relevant, key=lambda trial: trial.user_attrs.get("score") or 0.0, reverse=True)
+    first = next((trial for trial in relevant if trial.state is TrialState.COMPLETE), relevant[0])
+    numbers = {first.number, *(trial.number for trial in ranked[:SHOWN_BEST])}
+    for trial in reversed(relevant):
+        if len(numbers) == SHOWN_TRIALS:
+            break
+        numbers.add(trial.number)
+    return [*(trial for trial in relevant if trial.number in numbers), *dropped]
+
+
+class SharedTrial(FrozenTrial):
+    """A trial whose deep copies share its values.
+
+    Optuna's storage in memory makes a deep copy of each trial that is added, which takes a fifth of an `ask` with TPE.
+    """
+
+    @classmethod
+    def of(cls, trial: FrozenTrial) -> SharedTrial:
+        """Return a trial that shares the values of another one."""
+        return cls(
+            number=trial.number,
+            state=trial.state,
+            value=None,
+            values=trial.values,
+            datetime_start=trial.datetime_start,
+            datetime_complete=trial.datetime_complete,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs=trial.user_attrs,
+            system_attrs=trial.system_attrs,
+            intermediate_values=trial.intermediate_values,
+            trial_id=trial.number,
+        )
+
+    def __deepcopy__(self, memo: object) -> SharedTrial:
+        return copy.copy(self)
+
 
 TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
@@ -140,7 +191,7 @@ class OptunaStudy:
         return self._begin(before, trial, self._space.suggest(trial))
 
     def converged(self, min_gain: float) -> bool:
-        """Return whether the search has converged, see `tuner.sampler.convergence`; never with TPE.
+        """Return whether the search has converged, see `tuner.sampler.residual`; never with TPE.
 
         Args:
             min_gain: as a share of the score; 0: never.

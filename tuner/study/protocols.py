@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from storage.records import Config, Failure, TrialKind, TrialRecord
+from records.trials import Config, Failure, TrialKind, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec

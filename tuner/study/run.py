@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from storage.records import Failure, StudyRecord, TrialRecord
+from records.trials import Failure, StudyRecord, TrialRecord
 from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import Clock, RealClock
@@ -15,19 +15,17 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
 from tuner.settings.study import RESIDUAL
-from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.finals import WITHOUT_CONCLUSION, Finals
-from tuner.study.loop import Loop
-from tuner.study.nearest import NearestFinals
+from tuner.study.conclusion import Conclusion
+from tuner.study.finals import WITHOUT_CONCLUSION, Finals, NearestFinals
+from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.prior.simulator_prior import simulator_prior
+from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
+from tuner.study.reduction import Ablation
+from tuner.study.simulator_prior import simulator_prior
 from tuner.study.specification.builder import PreparedStudy
 from tuner.study.specification.settings import Budget
 from tuner.study.specification.spec import StudySpec, changes, summary_of
-from tuner.study.time_limit import TimeLimit
-from tuner.study.trial_sources.ablation import Ablation
-from tuner.study.trial_sources.proposals import Proposals
 
 OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.capacity import capacity_of
-from storage.records import Repeat
+from records.measured import capacity_of
+from records.trials import Repeat
 
 RATIO = 1.1
 """The search ends at this ratio of the lowest rate that missed an SLO to the highest rate that held."""

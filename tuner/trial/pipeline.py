@@ -14,18 +14,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
+from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server
 from tuner.errors import TrialFailed
-from tuner.scoring.cost import token_costs
-from tuner.scoring.per_gpu import per_gpu_metrics
-from tuner.scoring.slo import Slo
+from tuner.scoring.cost import per_gpu_metrics, token_costs
+from tuner.scoring.goals import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import RatePoint, find_capacity, write_points
-from tuner.workloads.spec import SingleWorkload, Workload
-from tuner.workloads.suite import Suite, merge_repeats
+from tuner.workloads.spec import SingleWorkload, Suite, Workload, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 Report = Callable[[Phase], None]

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dashboards.analysis.trials_frame import to_csv, trials_frame
+from dashboards.frames import to_csv, trials_frame
 from dashboards.report.page import render
+from records.trials import StudyRecord, TrialRecord
 from storage import open_store
-from storage.records import StudyRecord, TrialRecord
 from tuner.errors import SettingError, UserError
 from tuner.export.from_study import serve_script_of
 from tuner.export.render import render_serve_script
@@ -34,11 +34,10 @@ from tuner.processes.secrets import (
     referenced,
     url_passwords,
 )
-from tuner.use_cases.files.export import exported_of
+from tuner.use_cases.files import exported_of
 from tuner.use_cases.places import storage_url
-from tuner.use_cases.report.page import page_of
+from tuner.use_cases.report.page import named_study, page_of
 from tuner.use_cases.report.reported import ReportedStudy
-from tuner.use_cases.report.write import named_study
 
 SUFFIX = ".zip"
 FIRST = "README.txt"

@@ -10,26 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from records.trials import Phase, TrialKind, TrialOutcome
 from search_spaces.schema import VLLM
-from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.vllm.installation import find_executable
-from tuner.engines.vllm.toolbox import check_prompts
+from tuner.engines.vllm.toolbox import check_prompts, find_executable
 from tuner.errors import SettingError
-from tuner.processes.identity import own_identity
-from tuner.scoring.slo import Slo
+from tuner.processes.family import own_identity
+from tuner.scoring.goals import Slo
 from tuner.settings.study import StudySettings
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.specification.builder import StudyPlan, limits_of, plan_study
-from tuner.study.specification.prices import study_price
+from tuner.study.specification.resolve_workload import study_price
 from tuner.study.specification.settings import gpus_of_trial
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices, grouped
-from tuner.use_cases.engines.named import named_engine, study_engine
-from tuner.use_cases.engines.openai import check_command, check_tokenizer
+from tuner.use_cases.engines import check_command, check_tokenizer, named_engine, study_engine
 from tuner.use_cases.places import home
-from tuner.use_cases.simulated_engine import (
+from tuner.use_cases.simulate import (
     check_engine_name,
     refuse_simulation_options,
     refuse_unsimulated_arguments,

@@ -8,29 +8,32 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.trials import Repeat
 from storage import open_store
-from storage.records import Repeat
-from tuner.engines.server.common_prompts import common_tokens, with_common_tokens
-from tuner.engines.server.environment import base_environment
-from tuner.engines.server.token_prompts import TokenTools, gguf_tools, tokenized
-from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
+from tuner.engines.server.devices import base_environment
+from tuner.engines.server.token_prompts import (
+    LibraryTools,
+    TokenTools,
+    common_tokens,
+    find_tokenizer,
+    gguf_tools,
+    tokenized,
+    with_common_tokens,
+)
 from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
-from tuner.engines.vllm.installation import find_executable, installation
-from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.toolbox import Toolbox, find_executable, installation
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError, as_text
 from tuner.http import JSON, HttpError, ReadLimits, Reply, fetch
 from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.result import read_records
 from tuner.processes.records import ProcessRecords
-from tuner.scoring.slo import Slo, parse_slo
+from tuner.scoring.goals import Slo, parse_slo
 from tuner.settings.study import GoalSettings, WorkloadSettings
-from tuner.study.specification.resolve_workload import find_goals, find_workload
-from tuner.study.specification.slo_checks import check_slo
+from tuner.study.specification.resolve_workload import check_slo, find_goals, find_workload
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
-from tuner.workloads.results.requests import failures_line
-from tuner.workloads.spec import ClosedLoop, Workload, read_workload
-from tuner.workloads.suite import Suite, merge_repeats
+from tuner.workloads.results import failures_line
+from tuner.workloads.spec import ClosedLoop, Suite, Workload, merge_repeats, read_workload
 from tuner.workloads.traffic import Traffic
 
 HTTP_TIMEOUT_S = 10.0

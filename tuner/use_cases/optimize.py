@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from records.measured import REFERENCES
+from records.trials import Provenance, TrialRecord
 from search_spaces import HardwareProfile
 from search_spaces.schema import VLLM
 from storage import Store, normalise_url, open_store
-from storage.measured import REFERENCES
-from storage.records import Provenance, TrialRecord
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
@@ -23,9 +23,7 @@ from tuner.engines.kinds import kind_of
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
-from tuner.executors.base import Executor
-from tuner.executors.checked import CheckedExecutor
-from tuner.executors.inline import InlineExecutor
+from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
 from tuner.gpu import SlowdownWatch, load_warning
 from tuner.gpu import devices as gpu_devices
 from tuner.observers.fan_out import FanOut
@@ -34,11 +32,10 @@ from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
 from tuner.settings.study import StudySettings
-from tuner.study.conclusion.alternatives import front_of_study
-from tuner.study.lock import refuse_running, study_lock
-from tuner.study.prior.idle_request import hardly_met_slos
+from tuner.study.alternatives import front_of_study
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
+from tuner.study.simulator_prior import hardly_met_slos
 from tuner.study.specification.builder import (
     PreparedStudy,
     StudyPlan,
@@ -46,19 +43,23 @@ from tuner.study.specification.builder import (
     prepare_study,
     with_stored_parameters,
 )
-from tuner.study.specification.plans.given import plan_engines
+from tuner.study.specification.given import plan_engines
 from tuner.study.specification.settings import Budget
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.answers.answer_check import answer_check, quality_task
-from tuner.use_cases.answers.asked import check_of_winner
+from tuner.study.study_folder import refuse_running, study_lock
+from tuner.use_cases.answers import answer_check, check_of_winner, quality_task
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
-from tuner.use_cases.engines.chosen import chosen_engine, with_plan
-from tuner.use_cases.engines.named import refuse_quality, study_engine
-from tuner.use_cases.engines.openai import check_command, check_tokenizer
-from tuner.use_cases.files.at_end import write_files
-from tuner.use_cases.files.checks import check_disk, check_output
+from tuner.use_cases.engines import (
+    check_command,
+    check_tokenizer,
+    chosen_engine,
+    refuse_quality,
+    study_engine,
+    with_plan,
+)
+from tuner.use_cases.files import check_disk, check_output, write_files
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
-from tuner.use_cases.simulated_engine import check_engine_name, refuse_unsimulated_arguments
+from tuner.use_cases.simulate import check_engine_name, refuse_unsimulated_arguments
 from tuner.use_cases.would_help import would_help
 
 

@@ -7,25 +7,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from records.trials import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
-from search_spaces.rendering.shape import gpus_of
-from storage.records import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.vllm_release import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
-from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.measured_roofline import MeasuredPoint, measured_point
-from tuner.engines.simulator.memory.budget import StartFailed
+from search_spaces.render import gpus_of
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.flags import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
-from tuner.engines.simulator.roofline import Roofline, roofline_of
+from tuner.engines.simulator.roofline import MeasuredPoint, Roofline, measured_point, roofline_of
+from tuner.engines.simulator.serve_config import find_shape
 from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_slo
 from tuner.specs import Limits
-from tuner.use_cases.files.export import exported_of
-from tuner.workloads.spec import SingleWorkload, read_workload
-from tuner.workloads.suite import Suite
+from tuner.use_cases.files import exported_of
+from tuner.workloads.spec import SingleWorkload, Suite, read_workload
 
 CARDS = ("t4", "l4", "a10g", "a100", "l40s", "h100", "h200")
 """Keys of the cards that are compared, in the order in which they came to clouds within each class."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import SettingError
 
 if TYPE_CHECKING:
-    from storage.records import StudyRecord
+    from records.trials import StudyRecord
     from storage.store import Store
 
 DEFAULT_FOLDER = Path("tuner_study")

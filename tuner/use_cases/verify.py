@@ -12,25 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from records.trials import Provenance, Repeat
 from storage import open_store
-from storage.records import Provenance, Repeat
-from tuner.engines.server.environment import base_environment
-from tuner.engines.server.jobs import ResultError
+from tuner.engines.server.devices import base_environment
+from tuner.engines.server.traffic import ResultError
 from tuner.engines.vllm.bench_serve import read_result
-from tuner.engines.vllm.installation import find_executable, installation
-from tuner.engines.vllm.server import CLIENT_API_KEY
-from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.engine import CLIENT_API_KEY
+from tuner.engines.vllm.toolbox import Toolbox, find_executable, installation
 from tuner.errors import SettingError, TunerError, UserError
-from tuner.export.carried_traffic import CarriedTraffic
-from tuner.export.comparison import Comparison, compared
 from tuner.export.from_study import serve_script_of, verified_workload
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
+from tuner.export.references import Comparison, compared
 from tuner.export.render import LOAD_SEED_STRIDE
 from tuner.export.serve_script import ServeScript
+from tuner.export.verification import CarriedTraffic
 from tuner.gpu import SlowdownWatch, devices, load_warning
 from tuner.specs import Limits
 from tuner.study.specification.settings import Budget
-from tuner.use_cases.files.export import exported_of
+from tuner.use_cases.files import exported_of
 from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.spec import ClosedLoop, Workload

@@ -12,13 +12,13 @@ from pathlib import Path
 from search_spaces import HardwareProfile, ModelShape, ParameterValue, SpaceError
 from tuner.confidence import normal_factor
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.serve_config import find_shape
 from tuner.errors import TunerError
-from tuner.scoring.score import score
-from tuner.study.conclusion.decide import PREDICTED_SPREAD
-from tuner.study.prior.simulator_prior import simulator_of
+from tuner.scoring.goals import score
+from tuner.study.decide import PREDICTED_SPREAD
+from tuner.study.simulator_prior import simulator_of
 from tuner.study.specification.builder import StudyPlan, build_spec
 from tuner.study.specification.spec import StudySpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from tuner.errors import SettingError
-from tuner.workloads.reading.files import read_model
+from tuner.workloads.reading import read_model
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import with_absolute_files
 

@@ -1,13 +1,32 @@
-"""Request classes of traffic: the lengths, texts, shared prefixes and priority of their requests."""
+"""Request classes of traffic: lengths, texts, shared prefixes, priority and SLOs of their requests.
+
+`lognormal` has the mean and the coefficient of variation cv of the lengths themselves. The parameters of the underlying
+normal distribution are sigma² = ln(1 + cv²) and mu = ln(mean) - sigma² / 2 (Johnson, Kotz and Balakrishnan, Continuous
+Univariate Distributions 1, chapter 14). Lengths outside [min, max] are set to the bound, so that the longest request is
+known before the run.
+
+A bound holds for each request: a request meets the SLO if its own value is below the bound. For ITL the value is the
+bound's percentile over the gaps within the request's answer (95 if the bound has none). A bound with a percentile also
+holds for the class: the percentile over its requests must be below the bound, as a constraint of the study.
+`ttft_p95_ms` means the same as `p95_ttft_ms`. `goodput_share: 0.95` is a constraint: at least 95 % of the offered
+requests of the class meet their SLO.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.random import Generator
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -16,10 +35,113 @@ from pydantic import (
     model_validator,
 )
 
-from tuner.workloads.lengths import LengthOrFixed, Tokens
-from tuner.workloads.reading.files import LARGEST_LENGTH
-from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_recording
+from records.metrics import PERCENTILES
+from tuner.workloads.reading import LARGEST_LENGTH, read_lines, read_recording, read_texts
+from tuner.workloads.results import RequestSlo
+
+Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
+
+
+class Length(BaseModel):
+    """One distribution of lengths in tokens. Exactly one key is set; in YAML an integer stands for a fixed length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fixed: Tokens | None = None
+    uniform: tuple[Tokens, Tokens] | None = Field(None, description="shortest and longest, both included")
+    lognormal: Lognormal | None = None
+    file: Path | None = Field(None, description="one length per line, drawn with replacement")
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Length:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"a length has one of the keys fixed, uniform, lognormal and file, got {', '.join(given) or 'none'}"
+            )
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise ValueError(f"uniform {list(self.uniform)}: the shortest length is above the longest; swap them")
+        return self
+
+    def longest(self) -> int:
+        """Return the longest length that can be drawn.
+
+        Raises:
+            UserError: if the file of lengths cannot be read.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        if self.uniform is not None:
+            return self.uniform[1]
+        if self.lognormal is not None:
+            return self.lognormal.max
+        return max(self._from_file())
+
+    def draw(self, random: Generator, count: int) -> list[int]:
+        """Return `count` lengths.
+
+        Raises:
+            UserError: if the file of lengths cannot be read.
+        """
+        if self.fixed is not None:
+            return [self.fixed] * count
+        if self.uniform is not None:
+            low, high = self.uniform
+            return [int(value) for value in random.integers(low, high + 1, count)]
+        if self.lognormal is not None:
+            return self.lognormal.draw(random, count)
+        return [int(value) for value in random.choice(self._from_file(), count)]
+
+    def _from_file(self) -> list[int]:
+        assert self.file is not None
+        return read_lengths(self.file)
+
+
+class Lognormal(BaseModel):
+    """Lengths with a long tail; `mean` (in tokens) and `cv` are those before the bounds apply."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mean: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    cv: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+    min: Tokens = 1
+    max: Tokens
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Lognormal:
+        if not self.min <= self.mean <= self.max:
+            raise ValueError(f"lognormal: min <= mean <= max must hold, got {self.min}, {self.mean:g}, {self.max}")
+        return self
+
+    def draw(self, random: Generator, count: int) -> list[int]:
+        """Return `count` lengths."""
+        variance = math.log1p(self.cv * self.cv)
+        drawn = random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+        return [int(value) for value in np.clip(np.rint(drawn), self.min, self.max)]
+
+
+def _fixed(value: Any) -> Any:
+    return {"fixed": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+LengthOrFixed = Annotated[Length, BeforeValidator(_fixed)]
+"""A `Length`, or an integer for a fixed length."""
+
+
+def read_lengths(file: Path) -> list[int]:
+    """Return the lengths of a file with one length per line; empty lines are ignored.
+
+    Raises:
+        UserError: with file and line, if the file cannot be read, is empty, or has a line that is not a length.
+    """
+    return read_lines(file, "lengths", "a file with one length per line", _length)
+
+
+def _length(text: str, _: list[int]) -> int:
+    if not text.isdecimal() or len(text) > len(str(LARGEST_LENGTH)) or not 1 <= int(text) <= LARGEST_LENGTH:
+        raise ValueError(f"{text[:40]!r} is not a length; give whole numbers of tokens from 1")
+    return int(text)
+
 
 _NAME_CHARS = 256
 _SCHEMA_CHARS = 65536
@@ -51,7 +173,7 @@ class Prefix(BaseModel):
 class TraceFile(BaseModel):
     """A recorded trace, whose requests give both lengths in the order of their arrival; then the first comes again.
 
-    See `tuner.workloads.reading.traces`.
+    See `tuner.workloads.reading`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,7 +184,7 @@ class TraceFile(BaseModel):
 class TextFile(BaseModel):
     """A file with the user's own prompts. Each is sent once before any is sent again.
 
-    See `tuner.workloads.reading.texts`.
+    See `tuner.workloads.reading`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -164,3 +286,52 @@ class RequestClass(BaseModel):
         if isinstance(self.text, TextFile):
             lengths += [text.output_tokens or 1 for text in read_texts(self.text.file).texts]
         return max(lengths)
+
+
+_KEY = re.compile(r"(?:p(\d+)_)?(ttft|tpot|itl|e2el)(?:_p(\d+))?_ms")
+_SHARES = ("goodput_share", "success_rate")
+_EXAMPLE = "a latency such as p95_ttft_ms, tpot_ms or p95_itl_ms, or goodput_share"
+
+
+@dataclass(frozen=True)
+class ClassSlo:
+    """The SLO of a class: the bounds on each request, and the study's constraints as texts (`p95_ttft_ms<2000`)."""
+
+    request: RequestSlo
+    constraints: tuple[str, ...]
+
+
+def read_class_slo(bounds: Mapping[str, float]) -> ClassSlo:
+    """Return the SLO that the bounds of one class state.
+
+    Raises:
+        ValueError: for an unknown name, two bounds on one latency, or a value that is not a positive number.
+    """
+    bounds_ms: dict[str, float] = {}
+    constraints: list[str] = []
+    itl_percentile = 95
+    for key, value in bounds.items():
+        if key in _SHARES:
+            _check(key, value, 1.0)
+            constraints.append(f"{key}>={value:g}")
+            continue
+        match = _KEY.fullmatch(key)
+        if match is None or (match[1] and match[3]):
+            raise ValueError(f"{key!r} is not a bound; give {_EXAMPLE}")
+        name, percentile = match[2], match[1] or match[3]
+        _check(key, value, math.inf)
+        if percentile is not None and int(percentile) not in PERCENTILES:
+            raise ValueError(f"{key!r}: the percentiles are {', '.join(map(str, PERCENTILES))}; use one of them")
+        if name in bounds_ms:
+            raise ValueError(f"{name} has two bounds; keep one")
+        bounds_ms[name] = float(value)
+        if percentile is not None:
+            constraints.append(f"p{percentile}_{name}_ms<{value:g}")
+            itl_percentile = int(percentile) if name == "itl" else itl_percentile
+    return ClassSlo(RequestSlo(bounds_ms, itl_percentile), tuple(constraints))
+
+
+def _check(key: str, value: float, maximum: float) -> None:
+    if isinstance(value, bool) or not (math.isfinite(value) and 0 < value <= maximum):
+        upper = "" if math.isinf(maximum) else f" and at most {maximum:g}"
+        raise ValueError(f"{key}: {value!r} is not a bound; give a number above 0{upper}")

@@ -1,4 +1,4 @@
-"""The schedule of a run: all its requests, drawn from one seed before the first one is sent.
+"""The schedule of a run: all its requests, drawn from one seed before the first one is sent, and notes on its files.
 
 The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents, texts and adapters have
 random streams of their own, so that, for instance, another length distribution does not move any arrival.
@@ -15,12 +15,10 @@ import numpy as np
 from numpy.random import Generator, SeedSequence
 
 from tuner.errors import UserError
-from tuner.workloads.arrivals import Closed
-from tuner.workloads.reading.files import MAX_REQUESTS
-from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_recording
+from tuner.workloads.reading import MAX_REQUESTS, read_recording, read_texts
 from tuner.workloads.request_class import RequestClass, TextFile
-from tuner.workloads.traffic import Traffic
+from tuner.workloads.spec import Suite, Workload
+from tuner.workloads.traffic import Closed, TraceArrivals, Traffic
 
 
 @dataclass(frozen=True)
@@ -136,3 +134,29 @@ def _in_shuffled_rounds(texts: int, count: int, random: Generator) -> list[int |
     """Return `count` numbers of texts in random order; each text comes once before any comes again."""
     rounds = [random.permutation(texts) for _ in range(-(-count // texts))]
     return [int(number) for number in np.concatenate(rounds)[:count]]
+
+
+def file_notes(workload: Workload) -> list[str]:
+    """Return a line for each trace whose times are sent, and for each file with entries that are left out."""
+    loads = workload.loads.values() if isinstance(workload, Suite) else [workload]
+    return list(dict.fromkeys(line for load in loads if isinstance(load, Traffic) for line in _notes(load)))
+
+
+def _notes(traffic: Traffic) -> Iterator[str]:
+    if isinstance(traffic.arrivals, TraceArrivals):
+        times = due_times(traffic)
+        span, speed = (times[-1] or 0.0) - (times[0] or 0.0), traffic.arrivals.speed
+        rate = f", {(len(times) - 1) / span:.3g} requests/s" if span else ""
+        faster = "" if speed == 1 else f" at speed {speed:g}"
+        yield f"trace {traffic.arrivals.file.name}: {len(times)} requests in {span:.4g} s{rate}{faster}"
+    for each in traffic.sent_classes.values():
+        if each.trace is not None:
+            recording = read_recording(each.trace.file)
+            yield from _left_out(recording.left_out, each.trace.file.name, "a prompt's or an answer's tokens")
+        if isinstance(each.text, TextFile):
+            yield from _left_out(read_texts(each.text.file).left_out, each.text.file.name, "text of a human")
+
+
+def _left_out(count: int, name: str, what: str) -> Iterator[str]:
+    if count:
+        yield f"{name}: {count} {'entry' if count == 1 else 'entries'} without {what} left out"

@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from storage.records import Repeat
-from tuner.workloads.arrivals import Closed, Poisson, Ramp
-from tuner.workloads.lengths import Length
-from tuner.workloads.request_class import RequestClass, TextFile
+from records.trials import Repeat
+from tuner.workloads.request_class import Length, RequestClass, TextFile
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
-from tuner.workloads.traffic import Traffic
+from tuner.workloads.traffic import Closed, Poisson, Ramp, Traffic
 
 LONGEST_S = 10.0
 """The time in which the requests of an open loop's window are due; a low rate is raised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.search.problems.problem import Outcome
-from storage.records import Config
+from records.trials import Config
 
 
 @dataclass(frozen=True)

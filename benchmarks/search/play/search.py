@@ -16,7 +16,7 @@ from benchmarks.search.problems.problem import Outcome, Problem, config_key, cra
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.planned import PlannedSampler
 from benchmarks.search.samplers.residual import max_expected_improvement
-from storage.records import Config
+from records.trials import Config
 
 REDRAWS = 30
 """Suggestions in a row that may break a rule or be measured already; the next one is measured in any case."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.trials import RandomTrial
+from records.trials import Config
 from search_spaces import ParameterValue
-from storage.records import Config
 from tuner.engines.simulator.parameters import parameters_digest
 
 EVALUATIONS = 1500

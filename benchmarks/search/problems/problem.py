@@ -13,12 +13,10 @@ from functools import cached_property
 import numpy as np
 
 from benchmarks.search.problems.trials import KnownValues
+from records.metrics import Direction
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.metrics import Direction
-from storage.records import Config
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.scoring.objectives import Objective
-from tuner.scoring.score import score
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective, score
 
 MetricsByName = Mapping[str, float | None]
 """Metric names with their values."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from records.trials import Config
 from search_spaces import NumberRange, ParameterValue, Trial, ValueTrial
-from storage.records import Config
 
 SuggestedValue = TypeVar("SuggestedValue", bound=ParameterValue)
 NEIGHBOUR_DEVIATION = 0.1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search.report.summary import CHECKPOINTS, SearchSummary
-from tuner.sampler.convergence import converged
+from tuner.sampler.residual import converged
 
 TARGET_SHARES = (0.95, 0.99)
 """Shares of the best known score that an incumbent should reach."""

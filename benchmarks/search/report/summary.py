@@ -11,7 +11,7 @@ from optuna._hypervolume import compute_hypervolume
 
 from benchmarks.search.play.records import PlayedTrial, SearchRecord
 from benchmarks.search.problems.problem import Problem, is_maximised
-from storage.records import Config
+from records.trials import Config
 
 CHECKPOINTS = (10, 15, 30, 60)
 """Numbers of trials after which the incumbent's score is reported."""

@@ -8,9 +8,9 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 
 from benchmarks.search.problems.problem import Problem
-from tuner.sampler.prior.prior_cache import Prediction, Prior
+from tuner.sampler.encoding import Params
+from tuner.sampler.prior import Prediction, Prior
 from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.surrogate.encoding import Params
 from tuner.sampler.transfer import SourceHistory
 
 

@@ -15,9 +15,9 @@ from benchmarks.search.problems.simulated.problem import SimulatedProblem
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.residual import make_residual, prior_of
+from records.trials import Config
 from search_spaces import ParameterValue
-from storage.records import Config
-from tuner.sampler.surrogate.history import History
+from tuner.sampler.history import History
 from tuner.sampler.transfer import SourceHistory
 
 SOURCE_SEED_OFFSET = 1000
@@ -49,7 +49,7 @@ def _source_search(name: str, settings: ProblemSettings, trials: int, seed: int)
 
 
 def source_history(problem: Problem, source: Problem, record: SearchRecord) -> SourceHistory:
-    """Return a search as a source study; see `tuner.study.prior.source_studies`.
+    """Return a search as a source study; see `tuner.study.source_studies`.
 
     Args:
         problem: the problem that the sampler will search.

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from records.trials import TrialRecord
 from storage import open_store
-from storage.records import TrialRecord
 from tests.service.chaos.figures import Figures
 from tests.service.chaos.surroundings import TRIALS, Follower, Surroundings
 from tests.service.running import wait_for

@@ -18,7 +18,7 @@ from tests.service.chaos.figures import Figures
 from tests.service.chaos.surroundings import CPU, Surroundings
 from tests.service.chaos.watch import Watch
 from tests.service.running import Service, wait_for
-from tuner.processes.identity import Identity, is_alive, send_signal
+from tuner.processes.family import Identity, is_alive, send_signal
 from tuner.service.scheduler.scheduler import LEASE_S, SILENT_S
 
 SHORT_S = (1.0, 10.0)

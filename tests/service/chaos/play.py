@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from storage.records import TrialRecord
+from records.trials import TrialRecord
 from tests.service.chaos.checks import Use, check_devices, check_mlflow, check_study, finished, kind_of
 from tests.service.chaos.faults import FAULTS, Scene
 from tests.service.chaos.figures import Figures

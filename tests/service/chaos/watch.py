@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.faults.command import described
 from tests.service.chaos.figures import Figures
-from tuner.processes.identity import Identity, is_alive, read_process_table
+from tuner.processes.family import Identity, is_alive, read_process_table
 from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.service.driver.job import VARIABLE
 

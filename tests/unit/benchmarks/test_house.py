@@ -33,7 +33,7 @@ def long():
 '''
     + "    pass\n" * 40,
     "storage/store.py": "_private = 1\n",
-    "storage/records.py": "_private = 2\n",
+    "records/trials.py": "_private = 2\n",
 }
 
 

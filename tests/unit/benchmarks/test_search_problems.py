@@ -21,8 +21,8 @@ from benchmarks.search.problems.tables.predictions import flags_of
 from benchmarks.search.problems.tables.problem import TableProblem
 from benchmarks.search.problems.trials import RandomTrial
 from benchmarks.simulator.rows import h200
+from records.trials import Config
 from search_spaces import ParameterValue
-from storage.records import Config
 
 
 def rng(seed: int = 0) -> np.random.Generator:

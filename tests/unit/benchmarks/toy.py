@@ -11,9 +11,9 @@ from optuna.trial import TrialState
 from benchmarks.search.problems.problem import Outcome, Problem, crashed_outcome
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.planned import PlannedSampler
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.records import Config
-from tuner.scoring.objectives import parse_objective
+from tuner.scoring.goals import parse_objective
 
 
 class Toy(Problem):

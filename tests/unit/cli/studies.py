@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from search_spaces import Context, hardware_named, load_space
-from storage.records import (
+from records.trials import (
     Config,
     Failure,
     FailureKind,
@@ -19,6 +18,7 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
+from search_spaces import Context, hardware_named, load_space
 from tuner.engines.base import EngineInfo
 from tuner.settings.study import ConfirmationSettings
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from storage.records import Config, Provenance, ServerFacts, TrialKind
+from records.trials import Config, Provenance, ServerFacts, TrialKind
 from tests.unit.cli.studies import GOALS, trial
-from tuner.cli.output.pages.conclusion import conclusion_parts
+from tuner.cli.output.pages.optimize import conclusion_parts
 from tuner.results.conclusion import worse_metrics
 from tuner.results.findings import Findings
 

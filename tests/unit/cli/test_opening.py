@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, hardware_named, load_space
-from tuner.cli.output.progress.opening import goal_lines, unused_models
+from tuner.cli.output.progress.lines import goal_lines, unused_models
 from tuner.study.specification.resolve_workload import make_goals
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
 from tuner.cli.output.progress.state import Progress, score_of
 from tuner.settings.study import ConfirmationSettings

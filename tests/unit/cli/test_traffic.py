@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, Verdict
+from records.trials import FailureKind, StudyRecord, TrialKind, TrialOutcome, Verdict
 from storage.store import Store, open_store
 from tests import store_samples as samples
 from tests.cli.command import run_here
 from tuner.loadgen.result import write_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 CLASSES = {"chat": {"weight": 1.0}, "docs": {"weight": 1.0}}
 SLO = {"chat": {"ttft_ms": 5000.0}}

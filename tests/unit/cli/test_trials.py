@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialRecord
+from records.trials import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialRecord
 from storage.store import open_store
 from tests.cli.command import run_here
 from tests.unit.cli.studies import NOW, out_of_memory, trial

@@ -4,8 +4,7 @@ import pytest
 import typer
 from typer.core import TyperCommand
 
-from tuner.cli.options import option_of
-from tuner.cli.values import pairs, server_arguments
+from tuner.cli.options import option_of, pairs, server_arguments
 from tuner.errors import SettingError, UserError
 from tuner.settings.declared import read_duration
 

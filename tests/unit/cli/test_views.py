@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from storage.records import Failure, FailureKind, Phase, Provenance
+from records.trials import Failure, FailureKind, Phase, Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
-from tuner.cli.output.progress.live_view import LiveView, picture
-from tuner.cli.output.progress.plain_view import PlainView
 from tuner.cli.output.progress.state import Progress
+from tuner.cli.output.progress.views import LiveView, PlainView, picture
 from tuner.executors.base import WorkerState
 from tuner.study.protocols import Stage, StagePlan, SyncStatus
 

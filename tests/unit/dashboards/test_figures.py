@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboards.plots import hardware, results, search, traffic
-from storage.records import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
+from dashboards.plots import results, search, traffic
+from dashboards.plots.traffic import roofline_figure
+from records.trials import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
 from tests.store_samples import failed, pending, repeat, success, verdict
 
 
@@ -143,7 +144,7 @@ def test_the_heatmaps_of_lengths_count_completed_and_failed_requests() -> None:
 
 def test_the_roofline_tells_measured_points_from_predicted_ones() -> None:
     predicted, measured = {"defaults": (100.0, 2e14)}, {"defaults #0": (50.0, 1e14), "winner #3": (0.0, 0.0)}
-    figure = hardware.roofline(1e15, 4e12, predicted, measured)
+    figure = roofline_figure(1e15, 4e12, predicted, measured)
     assert figure is not None
     roof, *points = figure.data
     assert list(roof.x)[1] == 250.0  # 1e15 / 4e12
@@ -152,7 +153,7 @@ def test_the_roofline_tells_measured_points_from_predicted_ones() -> None:
     assert [point.name for point in points] == names
     assert [point.marker.symbol for point in points] == ["circle-open", "diamond"]
     assert points[0].marker.color == points[1].marker.color
-    assert hardware.roofline(1e15, 4e12, {}, {}) is None
+    assert roofline_figure(1e15, 4e12, {}, {}) is None
 
 
 def test_labels_of_the_front_do_not_cover_each_other() -> None:

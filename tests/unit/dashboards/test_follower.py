@@ -16,9 +16,8 @@ from mlflow.entities import Run
 
 from dashboards.mlflow.follower import Follower, SyncReport, sync_to_mlflow
 from dashboards.mlflow.log import MlflowUnavailable
-from dashboards.mlflow.tracking import embedded_uri
-from dashboards.mlflow.view import VIEW_TAG
-from storage.records import ServerFacts, TrialKind, TrialOutcome
+from dashboards.mlflow.ui import VIEW_TAG, embedded_uri
+from records.trials import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
 from storage.waiting import DatabaseWait
 from tests import store_samples as samples

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dashboards.mlflow.link import link_to
-from dashboards.mlflow.view import VIEW_TAG
+from dashboards.mlflow.ui import VIEW_TAG
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dashboards.mlflow.note import NOTE_TAG, note_of
-from dashboards.mlflow.run_layout import study_tags
-from storage.records import Provenance, StudyRecord
+from dashboards.mlflow.run_layout import NOTE_TAG, note_of, study_tags
+from records.trials import Provenance, StudyRecord
 
 RATIO = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 3}
 CONCLUSION: dict[str, Any] = {

@@ -9,13 +9,13 @@ from pathlib import Path
 import mlflow
 
 from dashboards.mlflow.follower import SyncReport, sync_to_mlflow
-from dashboards.mlflow.tracking import embedded_uri
+from dashboards.mlflow.ui import embedded_uri
 from dashboards.plots.pictures import study_pictures, trial_pictures
-from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from records.trials import StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from storage.store import open_store
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 RATES = """\
 rate,held,missed,offered,completed,success_rate,goodput_share,goodput,p50_ttft_ms,p95_ttft_ms,p99_ttft_ms,p95_tpot_ms

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from dashboards.plots.embedded import figure_json
-from dashboards.plots.style import new_figure
+from dashboards.plots.style import figure_json, new_figure
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
-from tuner.results.grid import grid
+from tuner.results.text import grid
 
 EVIL = "</script><script>alert(1)</script> & \"x\" 'y'"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.analysis.requests import latency_arrays, length_frame
+from dashboards.frames import latency_arrays, length_frame
 from storage.errors import StorageError
 from tuner.loadgen.result import write_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 DONE, LATE = RequestStatus.COMPLETED, RequestStatus.TIMED_OUT
 

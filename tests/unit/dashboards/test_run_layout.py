@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.mlflow.run_layout import flags_changed, run_name, trial_params, trial_points
-from storage.records import JsonScalar, Provenance, TrialKind
+from records.trials import JsonScalar, Provenance, TrialKind
 from tests import store_samples as samples
 
 FACTS = {"engine_defaults": {"block_size": 16, "prefix_caching": True, "rate": 1.0}}

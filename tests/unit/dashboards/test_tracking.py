@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.mlflow.tracking import one_at_a_time
+from dashboards.mlflow.ui import one_at_a_time
 from storage.errors import StorageError
 from storage.locks import sync_lock
 from tests.postgres import postgres_server

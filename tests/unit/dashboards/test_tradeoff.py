@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dashboards.analysis.tradeoff import (
+from dashboards.frames import requests_by_length_frame, to_csv
+from dashboards.tradeoff import (
     best_by_row,
     finished_configurations,
     has_class_slos,
@@ -22,15 +23,12 @@ from dashboards.analysis.tradeoff import (
     select_columns,
     tradeoff_frame,
 )
-from dashboards.analysis.trial_files import requests_by_length_frame
-from dashboards.analysis.trials_frame import to_csv
-from storage.records import FailureKind, Repeat, StudyRecord, TrialKind, TrialRecord
+from records.trials import FailureKind, Repeat, StudyRecord, TrialKind, TrialRecord
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
-from tuner.workloads.class_slo import read_class_slo
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
-from tuner.workloads.results.run_metrics import run_metrics
-from tuner.workloads.results.summary import summarise_run
+from tuner.workloads.request_class import read_class_slo
+from tuner.workloads.results import RequestRecord, RequestStatus, summarise_run
+from tuner.workloads.run_metrics import run_metrics
 
 
 def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = "goodput:1") -> StudyRecord:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboards.analysis.trial_files import numbered_files, rate_frame, requests_by_length_frame, server_frame
-from dashboards.analysis.trials_frame import to_csv
+from dashboards.frames import numbered_files, rate_frame, requests_by_length_frame, server_frame, to_csv
 from storage.errors import StorageError
 from tuner.loadgen.result import write_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 
 def offered(index: int, name: str, tokens: int | None, status: str = "completed") -> RequestRecord:

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from dashboards.analysis.trials_frame import to_csv, to_json, trials_frame
-from storage.metrics import METRICS
-from storage.records import FailureKind, ServerFacts, TrialKind, TrialRecord
+from dashboards.frames import to_csv, to_json, trials_frame
+from records.metrics import METRICS
+from records.trials import FailureKind, ServerFacts, TrialKind, TrialRecord
 from tests import store_samples as samples
 
 

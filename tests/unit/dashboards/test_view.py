@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from dashboards.mlflow.view import VIEW_TAG, columns_of, experiment_tags, runs_query, view_of
-from storage.records import Provenance, StudyRecord
+from dashboards.mlflow.ui import VIEW_TAG, columns_of, experiment_tags, runs_query, view_of
+from records.trials import Provenance, StudyRecord
 from tests import store_samples as samples
 
 CLOSED: dict[str, Any] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import (
     check_known_flags,

@@ -9,8 +9,7 @@ import pytest
 
 from tests.gguf_model import MadeModel
 from tests.two_formats import write_both
-from tuner.engines.server.common_prompts import common_tokens, ordinary_texts, with_common_tokens
-from tuner.engines.server.token_prompts import TokenTools
+from tuner.engines.server.token_prompts import TokenTools, common_tokens, ordinary_texts, with_common_tokens
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
 

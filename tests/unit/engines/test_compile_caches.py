@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.engines.server.compile_caches import CompileCaches, cache_folders
+from tuner.engines.server.metrics import CompileCaches, cache_folders
 
 
 def test_a_variable_names_its_folder_and_home_has_the_others(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import StudySettings
-from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines import named_engine
 
 TOY = EngineKind("toy", "Toy", kind_of("vllm").build, lambda given: Found(Path(__file__), gpus=False))
 

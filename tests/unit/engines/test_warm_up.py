@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.engines.server import running_server
 from tuner.engines.server.running_server import RunningServer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.executors import carried_files
+from tuner.executors import ray_worker
 
 
 def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
@@ -17,15 +17,15 @@ def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
     (there / "plots").mkdir(parents=True)
     (there / "server.log").write_text("ready\n")
     (there / "plots" / "a.csv").write_bytes(b"\x00\xff")
-    carried_files.mark(here)
-    assert carried_files.is_shared(here)
+    ray_worker.mark(here)
+    assert ray_worker.is_shared(here)
     (there / "link").symlink_to(there / "server.log")
-    carried_files.unpack(carried_files.pack(there, "node"), here)
-    carried_files.unmark(here)
+    ray_worker.unpack(ray_worker.pack(there, "node"), here)
+    ray_worker.unmark(here)
     assert not (here / "link").exists()
     assert (here / "server.log").read_text() == "ready\n"
     assert (here / "plots" / "a.csv").read_bytes() == b"\x00\xff"
-    assert not carried_files.is_shared(here)
+    assert not ray_worker.is_shared(here)
 
 
 def test_files_beyond_the_limit_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,8 +33,8 @@ def test_files_beyond_the_limit_are_listed(tmp_path: Path, monkeypatch: pytest.M
     there.mkdir()
     (there / "small").write_bytes(b"1" * 10)
     (there / "large").write_bytes(b"2" * 91)
-    monkeypatch.setattr(carried_files, "MAX_BYTES", 100)
-    carried_files.unpack(carried_files.pack(there, "node"), here)
+    monkeypatch.setattr(ray_worker, "MAX_BYTES", 100)
+    ray_worker.unpack(ray_worker.pack(there, "node"), here)
     assert sorted(path.name for path in here.iterdir()) == ["left_on_node.txt", "small"]
     assert (here / "left_on_node.txt").read_text() == "large: 91 bytes, removed from node\n"
 
@@ -59,13 +59,13 @@ def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path, name: str, kin
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         archive.addfile(entry)
     with pytest.raises(tarfile.TarError, match=re.escape(f"{name!r} is no file of this folder")):
-        carried_files.unpack(buffer.getvalue(), tmp_path / "here")
+        ray_worker.unpack(buffer.getvalue(), tmp_path / "here")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["away", "here"]
 
 
 def test_files_that_cannot_be_written_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    carried_files.bring_back(carried_files.pack(tmp_path, "node"), tmp_path / "file" / "below")
-    carried_files.bring_back(b"no archive", tmp_path)
-    carried_files.bring_back(None, tmp_path)
+    ray_worker.bring_back(ray_worker.pack(tmp_path, "node"), tmp_path / "file" / "below")
+    ray_worker.bring_back(b"no archive", tmp_path)
+    ray_worker.bring_back(None, tmp_path)
     assert caplog.text.count("the files of a trial cannot be written to") == 2

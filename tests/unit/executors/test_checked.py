@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from storage.records import Config, Failure, FailureKind, Phase, TrialKind
+from records.trials import Config, Failure, FailureKind, Phase, TrialKind
 from tests.fakes.stub_engine import StubEngine
-from tuner.executors.base import Finished
-from tuner.executors.checked import CheckedExecutor
-from tuner.executors.inline import InlineExecutor
+from tuner.executors.base import CheckedExecutor, Finished, InlineExecutor
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 

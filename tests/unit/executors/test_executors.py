@@ -14,7 +14,7 @@ import psutil
 import pytest
 import ray
 
-from storage.records import FailureKind, Provenance
+from records.trials import FailureKind, Provenance
 from tests.clusters import running_cluster
 from tests.contracts.executor_contract import (
     DEADLINE_S,
@@ -29,12 +29,11 @@ from tests.contracts.executor_contract import (
 from tuner import __version__
 from tuner.engines.base import Engine
 from tuner.errors import InfrastructureError, UserError
-from tuner.executors import carried_files, ray_cluster, ray_pool
-from tuner.executors.base import Executor
-from tuner.executors.inline import InlineExecutor
+from tuner.executors import ray_cluster, ray_pool, ray_worker
+from tuner.executors.base import Executor, InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
 from tuner.executors.ray_worker import Slot
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -115,7 +114,7 @@ class TestCluster:
         self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         executor = started(make, StubFactory(), 1)
-        monkeypatch.setattr(carried_files, "mark", lambda folder: folder.mkdir())  # the worker sees no marker
+        monkeypatch.setattr(ray_worker, "mark", lambda folder: folder.mkdir())  # the worker sees no marker
         executor.submit(spec(tmp_path, 3), 0)
         [finished] = gather(executor, 1)
         assert finished.outcome.artifacts == str(tmp_path / "3")

@@ -15,7 +15,7 @@ import ray
 from tuner.errors import InfrastructureError
 from tuner.executors import ray_environment, ray_start
 from tuner.executors.ray_start import CENTRAL_PROCESSES, start_local
-from tuner.processes.identity import read_process
+from tuner.processes.family import read_process
 
 HEAD = """\
 import pathlib, subprocess, sys, time

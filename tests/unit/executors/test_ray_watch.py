@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from tuner.executors.ray_watch import MESSAGE, Watch
+from tuner.executors.ray_start import MESSAGE, Watch
 
 
 class ControlStore:
@@ -52,7 +52,7 @@ def test_the_grace_may_be_changed_while_it_lasts() -> None:
 
 def test_the_process_cleans_up_and_ends_with_one_line() -> None:
     program = (
-        "from tuner.executors.ray_watch import end_this_process; end_this_process(lambda: print('clean', flush=True))"
+        "from tuner.executors.ray_start import end_this_process; end_this_process(lambda: print('clean', flush=True))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (1, "clean\n", MESSAGE + "\n")

@@ -1,9 +1,8 @@
 import pytest
 
-from storage.records import Repeat
-from tuner.export.comparison import INCONCLUSIVE, compared
-from tuner.export.references import Reference
-from tuner.scoring.slo import parse_slo
+from records.trials import Repeat
+from tuner.export.references import INCONCLUSIVE, Reference, compared
+from tuner.scoring.goals import parse_slo
 
 
 def repeat(completed: int = 10, **metrics: float | None) -> Repeat:

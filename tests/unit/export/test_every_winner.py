@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from search_spaces.rendering.shape import gpus_of, instances_of, without_instances
+from search_spaces.render import gpus_of, instances_of, without_instances
 from search_spaces.schema import VLLM
 from tests.contracts.format_contract import FormatContract, Started
 from tests.contracts.space_contract import recorded_flags

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.records import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from records.trials import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tests.unit.export.test_serve_script import QUICK, WORDS, run, started_with
 from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.serve_script import ServeScript
-from tuner.workloads.spec import ClosedLoop
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import ClosedLoop, Suite
 from tuner.workloads.traffic import Traffic, load_traffic
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tuner.engines.command_line import program_of
 from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.export.deployment import Deployment

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from storage.measured import measured
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
+from records.measured import measured
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from tuner.export import references as recorded
 from tuner.export.references import Reference
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import render_serve_script, write_serve_script
 from tuner.export.serve_script import ServeScript, without_trial_settings
 from tuner.export.verification import Verification
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_slo
 
 BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
 NASTY = (

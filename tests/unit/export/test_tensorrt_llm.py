@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from storage.records import Provenance
+from records.trials import Provenance
 from tuner.engines.command_line import program_of
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment

@@ -21,14 +21,13 @@ from tests.real.tiny_model import make_tokenizer
 from tests.unit.export.test_serve_script import a_script
 from tests.unit.export.test_verify import idle, marked, signalled
 from tests.unit.processes.started import until
-from tuner.export.carried_traffic import carry_traffic
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
 from tuner.export.serve_script import ServeScript
-from tuner.export.verification import verification
-from tuner.scoring.slo import parse_slo
+from tuner.export.verification import carry_traffic, verification
+from tuner.scoring.goals import parse_slo
 from tuner.specs import ModelRef
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic, load_traffic
 
 TUNER = Path(sys.executable).with_name("tuner")

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from records.trials import Phase, Provenance, Repeat, ServerFacts, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces.catalogue.hardware import hardware_named
-from search_spaces.expressions.facts import Context
+from search_spaces.expressions import Context
 from search_spaces.loader import load_space
-from search_spaces.rendering.shape import INSTANCES, gpus_of
-from search_spaces.resolved import ResolvedSpace
+from search_spaces.render import INSTANCES, gpus_of
 from search_spaces.schema import VLLM
-from storage.records import Phase, Provenance, Repeat, ServerFacts, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from search_spaces.space import ResolvedSpace
 from tests.contracts.space_contract import QWEN, RandomTrial, generous
 from tuner.engines.command_line import program_of
 from tuner.engines.kind import Program

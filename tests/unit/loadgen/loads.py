@@ -16,7 +16,7 @@ from typing import Any
 from tests.fakes import streaming_server
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
 from tuner.loadgen.run import PlanResult, PlanRun
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

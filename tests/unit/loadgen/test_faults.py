@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.loadgen.loads import Fake, due, plan, statuses
 from tuner.loadgen.run import run_plan
-from tuner.workloads.results.requests import RequestStatus
+from tuner.workloads.results import RequestStatus
 
 StartFake = Callable[..., Fake]
 

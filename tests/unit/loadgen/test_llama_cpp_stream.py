@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tuner.loadgen.client import StreamedAnswer, read_answer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
-from tuner.loadgen.stream import StreamedAnswer, read_answer
 
 TEXT = b'data: {"choices": [{"text": " ba", "finish_reason": null}]}\n\n'
 END = (

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.loadgen.loads import Fake, due, plan, statuses
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import read_delays, read_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 StartFake = Callable[..., Fake]
 

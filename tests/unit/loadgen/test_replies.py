@@ -29,7 +29,7 @@ from tests.unit.loadgen.loads import (
 )
 from tuner.loadgen import run
 from tuner.loadgen.result import read_records, write_records
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 COMPLETED = RequestStatus.COMPLETED
 INCOMPLETE = RequestStatus.INCOMPLETE

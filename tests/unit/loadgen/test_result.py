@@ -18,9 +18,8 @@ from tuner.loadgen.result import (
     write_delays,
     write_records,
 )
-from tuner.loadgen.run import PlanResult
-from tuner.loadgen.watch import LoopWatch, percentile
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.loadgen.run import LoopWatch, PlanResult, percentile
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 WHOLE = RequestRecord(
     index=7,

@@ -13,7 +13,7 @@ from tests.unit.loadgen.loads import GOOD, Fake, asked, due, load_against, plan,
 from tuner.loadgen import run
 from tuner.loadgen.plan import PlannedRequest
 from tuner.loadgen.run import PlanResult, run_plan
-from tuner.workloads.results.requests import RequestStatus
+from tuner.workloads.results import RequestStatus
 
 StartFake = Callable[..., Fake]
 

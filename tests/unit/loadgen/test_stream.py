@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
+from tuner.loadgen.client import MalformedError, Piece, StreamedAnswer, read_answer
 
 FIRST = b'data: {"choices": [{"text": "a"}]}\n\n'
 SECOND = b'data: {"choices": [{"text": " b"}]}\r\n\r\n'

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tuner.processes.identity import Identity, read_process
+from tuner.processes.family import Identity, read_process
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.processes.watchdog import PROGRAM

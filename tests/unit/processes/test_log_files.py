@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.processes.log_files import KEPT_BYTES, RUNNING_KEPT_BYTES, free_middle, shorten_log
+from tuner.processes.supervisor import KEPT_BYTES, RUNNING_KEPT_BYTES, free_middle, shorten_log
 
 
 def test_a_short_log_stays_as_it_is(tmp_path: Path) -> None:

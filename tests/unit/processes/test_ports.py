@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind
+from records.trials import FailureKind
 from tests.unit.processes.started import ROOT
 from tuner.errors import TrialFailed
 from tuner.processes.ports import FIRST_PORT, LAST_PORT, lease_port, port_answers, refuse_taken_port

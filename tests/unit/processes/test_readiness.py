@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.records import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
 from tests.unit.processes.started import Starter

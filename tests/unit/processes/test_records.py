@@ -13,8 +13,7 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
-from tuner.processes.family import find_family
-from tuner.processes.identity import Identity, is_alive, own_identity, read_process, send_signal
+from tuner.processes.family import Identity, find_family, is_alive, own_identity, read_process, send_signal
 from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
 
 _OWNER = """

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase
 from tests.unit.processes.started import Starter, python, until
 from tuner.errors import TrialFailed
-from tuner.processes import shared_memory
-from tuner.processes.identity import send_signal
+from tuner.processes.family import SHARED_MEMORY_FOLDER, mapped_segments, remove_unused, send_signal
 from tuner.processes.readiness import wait_ready
 from tuner.processes.records import reap_orphans
 from tuner.processes.supervisor import ServerProcess
@@ -41,9 +40,9 @@ def _classify(phase: Phase, exit_code: int | None) -> Failure:
 def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
     process = starter(*python(_MAKES_A_SEGMENT))
     until(lambda: starter.output().endswith("\n"))
-    segment = shared_memory.SHARED_MEMORY_FOLDER / starter.output().strip()
+    segment = SHARED_MEMORY_FOLDER / starter.output().strip()
     assert segment.exists()
-    assert segment in shared_memory.mapped_segments([process.pid])
+    assert segment in mapped_segments([process.pid])
 
     assert process.stop(0) == []
 
@@ -55,7 +54,7 @@ def segment(starter: Starter) -> Iterator[tuple[ServerProcess, Path]]:
     """A process with a segment, both on record."""
     process = starter(*python(_MAKES_A_SEGMENT))
     until(lambda: starter.output().endswith("\n"))
-    path = shared_memory.SHARED_MEMORY_FOLDER / starter.output().strip()
+    path = SHARED_MEMORY_FOLDER / starter.output().strip()
     process.record_family()
     assert starter.records.all()[0].segments == (str(path),)
     yield process, path
@@ -123,9 +122,9 @@ def test_segments_of_a_starting_server_are_recorded(starter: Starter) -> None:
 def test_segments_that_another_process_has_mapped_stay() -> None:
     segment = SharedMemory(create=True, size=4096)
     try:
-        path = shared_memory.SHARED_MEMORY_FOLDER / segment.name
-        assert path in shared_memory.mapped_segments([os.getpid()])
-        shared_memory.remove_unused([path])
+        path = SHARED_MEMORY_FOLDER / segment.name
+        assert path in mapped_segments([os.getpid()])
+        remove_unused([path])
         assert path.exists()
     finally:
         segment.close()
@@ -137,7 +136,7 @@ def test_other_files_and_processes_that_are_gone_are_passed_over(tmp_path: Path)
     file.write_bytes(b"x" * 4096)
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0):
         assert str(file) in Path("/proc/self/maps").read_text()
-        assert file not in shared_memory.mapped_segments([os.getpid()])
+        assert file not in mapped_segments([os.getpid()])
     with subprocess.Popen(["/bin/true"]) as gone:
         gone.wait()
-    assert shared_memory.mapped_segments([gone.pid]) == set()
+    assert mapped_segments([gone.pid]) == set()

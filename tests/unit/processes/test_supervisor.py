@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Phase
+from records.trials import FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until
 from tuner.errors import TrialFailed
-from tuner.processes.family import MARK
-from tuner.processes.identity import Identity, is_alive, read_process, send_signal
+from tuner.processes.family import MARK, Identity, is_alive, read_process, send_signal
 from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.processes.supervisor import start_server
 

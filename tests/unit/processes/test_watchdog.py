@@ -17,7 +17,7 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, until, watchdogs
-from tuner.processes.identity import Identity, is_alive, read_process, send_signal
+from tuner.processes.family import Identity, is_alive, read_process, send_signal
 from tuner.processes.records import ProcessRecords, reap_orphans
 
 END_S = 10.0
@@ -28,7 +28,7 @@ MEMORY_MIB = 15
 _OWNER = """
 import json, os, sys, time
 from pathlib import Path
-from tuner.processes.identity import Identity
+from tuner.processes.family import Identity
 from tuner.processes.supervisor import start_server
 from tuner.processes.records import ProcessRecords
 
@@ -45,7 +45,7 @@ time.sleep(600)
 _CLIENT_OWNER = """
 import json, os, sys, time
 from pathlib import Path
-from tuner.engines.server.jobs import PlainJob
+from tuner.engines.server.traffic import PlainJob
 from tuner.processes.records import ProcessRecords
 
 here = Path(sys.argv[1])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.quality.checked import fact_of, line_of
-from tuner.quality.examiner import Quality
-from tuner.quality.pairs import Pairs
-from tuner.quality.tripwire import Tripwire
-from tuner.scoring.slo import parse_slo
+from tuner.quality.compare import Pairs, Tripwire
+from tuner.quality.examiner import Quality, fact_of, line_of
+from tuner.scoring.goals import parse_slo
 
 SLO = parse_slo("quality>=0.99")
 TOKENS = "98.5 % of the most likely tokens agree, mean KL 0.0045 nats"

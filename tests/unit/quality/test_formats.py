@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.quality.formats import FORMAT_FLAGS, formats_of, split_flags, without_format_variables
+from tuner.quality.examiner import FORMAT_FLAGS, formats_of, split_flags, without_format_variables
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.server.jobs import PlainJob
+from tuner.engines.server.traffic import PlainJob
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
 from tuner.quality.ask import AskFailed, Target

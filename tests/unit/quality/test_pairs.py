@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.quality.pairs import Kept, Pairs, clopper_pearson, pair
+from tuner.quality.compare import Kept, Pairs, clopper_pearson, pair
 
 
 def test_questions_are_counted_by_who_is_right() -> None:

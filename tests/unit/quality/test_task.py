@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SettingError
+from tuner.quality.examiner import built_in_texts, texts_of
 from tuner.quality.task import Question, outcome, read_task
-from tuner.quality.texts import built_in_texts, texts_of
 
 
 def written(folder: Path, text: str) -> str:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tuner.quality.tripwire import Tripwire, compare_positions, kl_divergence
+from tuner.quality.compare import Tripwire, compare_positions, kl_divergence
 
 LN2 = math.log(2)
 

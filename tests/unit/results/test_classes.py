@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from storage.records import TrialRecord
+from records.trials import TrialRecord
 from tests.recorded import MIX, recorded_study
 from tests.unit.cli.studies import trial
-from tuner.results.classes import classes_grid, classes_note
-from tuner.results.conclusion import comparison_grid
+from tuner.results.conclusion import classes_grid, classes_note, comparison_grid
 from tuner.results.findings import Findings
 from tuner.study.specification.resolve_workload import make_goals
 

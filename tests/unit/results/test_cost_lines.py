@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from records.trials import Provenance
 from search_spaces import Price
-from storage.records import Provenance
 from tests.unit.cli.studies import GOALS, study_start, trial
-from tuner.cli.output.progress.opening import opening_lines
-from tuner.results.cost_lines import cost_lines, price_lines
+from tuner.cli.output.progress.lines import opening_lines
+from tuner.results.conclusion import cost_lines, price_lines
 from tuner.results.findings import Findings
 from tuner.study.specification.resolve_workload import make_goals
 

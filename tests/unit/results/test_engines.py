@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from storage.records import Provenance, StudyRecord, TrialKind
+from records.trials import Provenance, StudyRecord, TrialKind
 from tests.unit.cli.studies import GOALS, NOW, trial
-from tuner.quality.checked import changed_answers
-from tuner.results.engines import engines_grid
+from tuner.quality.examiner import changed_answers
+from tuner.results.conclusion import engines_grid
 from tuner.results.findings import Findings
-from tuner.study.conclusion.reference import defaults_of
+from tuner.study.conclusion import defaults_of
 
 DEFAULTS = {"engine": "vllm"}
 

@@ -11,11 +11,11 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tests.unit.sampler.test_residual import exact_prior, new_study, run_study, space, speed
-from tuner.sampler.acquisition.selection import PREDICTED_NEXT
-from tuner.sampler.prior.prior_cache import Prediction, PriorCache
+from tuner.sampler.acquisition import PREDICTED_NEXT
+from tuner.sampler.encoding import Encoder
+from tuner.sampler.history import ObjectiveScale
+from tuner.sampler.prior import Prediction, PriorCache
 from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.surrogate.encoding import Encoder
-from tuner.sampler.surrogate.history import ObjectiveScale
 
 MAXIMIZE = [StudyDirection.MAXIMIZE]
 Key = frozenset[tuple[str, Any]]

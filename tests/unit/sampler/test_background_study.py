@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from storage.records import Failure
+from records.trials import Failure
 from tests.unit.study.conftest import SPACE, Bench
-from tuner.sampler.prior.prior_cache import Prediction, Prior
-from tuner.sampler.surrogate.encoding import Params
+from tuner.sampler.encoding import Params
+from tuner.sampler.prior import Prediction, Prior
 from tuner.settings.study import RESIDUAL
 from tuner.specs import TrialSpec
 from tuner.study import run

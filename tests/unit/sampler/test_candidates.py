@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.sampler.acquisition.candidates import CandidateSpace, count_conditional_parameters
-from tuner.sampler.acquisition.local_search import SingleChanges, local_search
-from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Vector
+from tuner.sampler.acquisition import SingleChanges, local_search
+from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters
+from tuner.sampler.encoding import EncodedConfigurations, Encoder, Vector
 
 
 def define(trial: Any) -> None:

@@ -8,8 +8,7 @@ import optuna
 import pytest
 
 from tests.unit.sampler.test_residual import new_study, space, speed
-from tuner.sampler.convergence import converged
-from tuner.sampler.residual import ResidualSampler
+from tuner.sampler.residual import ResidualSampler, converged
 
 SMALL, LARGE = 0.004, 0.006
 

@@ -8,9 +8,8 @@ import numpy as np
 import optuna
 import pytest
 
-from tuner.sampler.acquisition.candidates import CandidateSpace
-from tuner.sampler.flag_effects import reset_to_default
-from tuner.sampler.reduction import Elimination, ReductionStep
+from tuner.sampler.candidates import CandidateSpace
+from tuner.sampler.flag_effects import Elimination, ReductionStep, reset_to_default
 from tuner.sampler.residual import ResidualSampler
 
 DEFAULTS = {"method": "plain", "batch": 64, "cache": None, "idle": 0.5}

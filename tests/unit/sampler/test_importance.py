@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
-from tuner.sampler.importance import LEAST_TRIALS, parameter_importance
+from tuner.sampler.flag_effects import LEAST_TRIALS, parameter_importance
 
 SPACE: dict[str, BaseDistribution] = {"strong": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
 

@@ -12,10 +12,9 @@ import pytest
 from optuna.trial import Trial, TrialState
 from threadpoolctl import threadpool_info
 
-from tuner.sampler.acquisition.selection import CandidateSelection, Suggestion
-from tuner.sampler.prior.prior_cache import Prediction
-from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.study_view import SelectedTrials
+from tuner.sampler.acquisition import CandidateSelection, Suggestion
+from tuner.sampler.prior import Prediction
+from tuner.sampler.residual import ResidualSampler, SelectedTrials
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -10,15 +10,15 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tuner.sampler.acquisition.expected_improvement import log_expected_improvement
-from tuner.sampler.surrogate.encoding import (
+from tuner.sampler.acquisition import log_expected_improvement
+from tuner.sampler.encoding import (
     ColumnParameters,
     EncodedConfigurations,
     Encoder,
     from_position,
     to_position,
 )
-from tuner.sampler.surrogate.gaussian_process import GaussianProcess, KernelPrior
+from tuner.sampler.gaussian_process import GaussianProcess, KernelPrior
 
 SPACE = {
     "seqs": IntDistribution(8, 128, log=True),

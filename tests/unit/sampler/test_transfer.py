@@ -11,10 +11,10 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.study import StudyDirection
 
-from tuner.sampler.prior.prior_cache import Prediction
+from tuner.sampler.encoding import Encoder
+from tuner.sampler.history import History, objective_scales
+from tuner.sampler.prior import Prediction
 from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.surrogate.encoding import Encoder
-from tuner.sampler.surrogate.history import History, objective_scales
 from tuner.sampler.transfer import SourceHistory, Transfer
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

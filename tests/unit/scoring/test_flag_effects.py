@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage.records import Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
+from records.trials import Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from tuner.scoring.flag_effects import effect_together, effects_basis, flag_effect_lines
 
 

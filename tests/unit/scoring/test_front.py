@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from storage.records import Repeat, TrialRecord
+from records.trials import Repeat, TrialRecord
 from tests.unit.cli.studies import GOALS, out_of_memory, trial
 from tuner.scoring import front as fronts
 from tuner.scoring.front import Point, Weighed
-from tuner.scoring.objectives import Objective, parse_objective
+from tuner.scoring.goals import Objective, parse_objective
 from tuner.scoring.rounds import StudyRounds
 
 BOTH = ("output_throughput", "p99_tpot_ms")

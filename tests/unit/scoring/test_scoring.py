@@ -5,12 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
 from tuner.errors import SettingError
-from tuner.scoring.goals import FAILED, Goals
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.score import log_scores, score
-from tuner.scoring.slo import Slo, parse_slo
+from tuner.scoring.goals import FAILED, Goals, Slo, log_scores, parse_objective, parse_slo, score
 
 PUBLISHED = tuple(parse_objective(m) for m in ("output_throughput", "p99_tpot_ms", "p99_ttft_ms", "success_rate"))
 BASE = {"output_throughput": 3332.0, "p99_tpot_ms": 14.8, "p99_ttft_ms": 1180.0, "success_rate": 1.0}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, ModelShape, SpaceError, hardware_named, load_space
-from search_spaces.catalogue.architecture import CacheLayers
+from search_spaces.catalogue.model_config import CacheLayers
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 
 GIB = 2**30

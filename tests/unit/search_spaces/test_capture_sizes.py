@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.rendering.capture_sizes import reachable_sizes
+from search_spaces.render import reachable_sizes
 
 
 @pytest.mark.parametrize(

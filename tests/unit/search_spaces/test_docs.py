@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import Space, load_space
-from search_spaces.expressions.facts import FACT_NAMES
+from search_spaces.expressions import FACT_NAMES
 from search_spaces.schema import ChoiceSpec, ParameterSpec
 from tests.contracts.space_contract import SpaceContract, generous
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from search_spaces import SpaceError
-from search_spaces.expressions.language import UNKNOWN, Expression, version_tuple
+from search_spaces.expressions import UNKNOWN, Expression, version_tuple
 
 FACTS: dict[str, object] = {
     "a": 3,

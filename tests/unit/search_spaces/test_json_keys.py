@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import Context, ParameterValue, ResolvedSpace, SpaceError, hardware_named, load_space
-from search_spaces.rendering.json_keys import conflicting_keys, value_at
+from search_spaces.argv import conflicting_keys, value_at
 
 TEXT = """\
 parameters:

@@ -8,7 +8,7 @@ import pytest
 
 from search_spaces import Context, ModelShape, ResolvedSpace, SpaceError, hardware_named, load_space
 from search_spaces.memory import memory_need
-from search_spaces.rendering.shape import gpus_of
+from search_spaces.render import gpus_of
 from tests.contracts.space_contract import QWEN
 
 CONFIG_7B = {

@@ -18,7 +18,7 @@ from search_spaces import (
     hardware_named,
     load_space,
 )
-from search_spaces.catalogue.quantization import StoredFormat, stored_format
+from search_spaces.catalogue.model_config import StoredFormat, stored_format
 from tests.contracts.space_contract import generous
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, load_space
 from search_spaces.memory import memory_need
-from search_spaces.rendering.shape import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size, wrong_size
+from search_spaces.render import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size, wrong_size
 from tests.contracts.space_contract import QWEN
 
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")

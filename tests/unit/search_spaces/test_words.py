@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, hardware_named, load_space
-from search_spaces.expressions.language import UNKNOWN
-from search_spaces.rendering.base_argv import fixed_values
-from search_spaces.rendering.words import dotted_object, one_spelling, value_after
+from search_spaces.argv import dotted_object, one_spelling, value_after
+from search_spaces.expressions import UNKNOWN
+from search_spaces.render import fixed_values
 from search_spaces.schema import ParameterSpec
 
 

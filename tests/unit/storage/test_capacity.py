@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.capacity import capacity_of
+from records.measured import capacity_of
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_records_metrics_and_the_error_load_no_library() -> None:
-    assert loaded_after("import storage.records, storage.metrics; from storage import StorageError") == set()
+    assert loaded_after("import records.trials, records.metrics; from storage import StorageError") == set()
 
 
 def test_the_store_loads_sqlalchemy_and_no_pandas() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from dashboards.analysis.trials_frame import trials_frame
-from storage.metrics import METRICS
+from dashboards.frames import trials_frame
+from records.metrics import METRICS
 from tests import store_samples as samples
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.scoring.goals import parse_objective, parse_slo
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.metrics import METRICS, Direction, Metric, metric
+from records.metrics import METRICS, Direction, Metric, metric
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 UNITS = {

@@ -12,8 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
+from records.trials import ServerFacts
 from storage import StorageError, database, open_store
-from storage.records import ServerFacts
 from storage.service.models import Base
 from storage.tables.models import ServerFactsRow
 from tests import store_samples as samples

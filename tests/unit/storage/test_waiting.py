@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from records.trials import FailureKind
 from storage import StorageError, Store, open_store
 from storage.errors import NotYetAvailable, StorageUnavailable, WaitInterrupted
 from storage.locks import LockLost, study_lock
-from storage.records import FailureKind
 from storage.waiting import DatabaseWait, may_pass
 from tests import store_samples as samples
 from tests.lost_commits import losing_one

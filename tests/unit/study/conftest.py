@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from records.trials import Failure, TrialRecord
 from search_spaces import Context, hardware_named, load_space
 from storage import Store, normalise_url, open_store
-from storage.records import Failure, TrialRecord
 from storage.waiting import DatabaseWait
 from tests.empty_database import write_empty_database
 from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.engines.base import EngineInfo
-from tuner.executors.inline import InlineExecutor
+from tuner.executors.base import InlineExecutor
 from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.specs import ModelRef, TrialSpec
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Config, Failure, FailureKind, Phase, TrialKind
 from search_spaces import ResolvedSpace, load_space
-from storage.records import Config, Failure, FailureKind, Phase, TrialKind
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage
+from tuner.study.reduction import reductions
 from tuner.study.specification.spec import Enqueued
-from tuner.study.trial_sources.ablation import reductions
 
 SPACE = """
 description: for tests

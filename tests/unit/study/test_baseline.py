@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from records.trials import Failure, TrialKind
 from search_spaces import Context, hardware_named, load_space
-from storage.records import Failure, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.errors import SettingError, UserError
@@ -72,7 +72,7 @@ def test_without_anything_better_the_baseline_stays(bench: Bench) -> None:
 
 def test_where_the_defaults_fail_the_baseline_takes_their_place(bench: Bench) -> None:
     def no_defaults(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-        from storage.records import FailureKind, Phase
+        from records.trials import FailureKind, Phase
 
         return peak_at_16(spec, index) if spec.config else Failure(FailureKind.ENGINE_CRASH, Phase.READY, "boom")
 

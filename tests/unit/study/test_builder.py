@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import Provenance, TrialKind
 from search_spaces import hardware_named
-from storage.records import Provenance, TrialKind
 from storage.store import open_store
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo

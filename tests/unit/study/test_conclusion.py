@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from storage.records import (
+from records.trials import (
     Failure,
     FailureKind,
     Phase,
@@ -19,10 +19,10 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
-from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.decide import Preference, conclude, noise_of
+from tuner.study.conclusion import Conclusion
+from tuner.study.confirmation import nominate
+from tuner.study.decide import Preference, conclude, noise_of
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.trial_sources.confirmation import nominate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GOALS = make_goals(["output_throughput"], ["p99_tpot_ms<50"])

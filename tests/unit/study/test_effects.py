@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from records.trials import Config, TrialRecord
 from search_spaces import JoinedSpace, join, load_space
-from storage.records import Config, TrialRecord
 from tests.unit.search_spaces.test_joined_space import LLAMA, VLLM
 from tests.unit.study.test_conclusion import record
-from tuner.study.conclusion.effects import without_one_flag
-from tuner.study.trial_sources.reduction import without_flags
+from tuner.study.conclusion import without_one_flag
+from tuner.study.reduction import without_flags
 
 ENGINE: Config = {"engine": "llama.cpp"}
 WINNER: Config = {**ENGINE, "llama.cpp.ctx_size": 1024}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.records import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.specs import TrialSpec

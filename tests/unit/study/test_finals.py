@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, TrialKind
+from records.trials import Failure, FailureKind, Phase, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
-from tuner.sampler.reduction import Elimination, ReductionStep
+from tuner.sampler.flag_effects import Elimination, ReductionStep
 from tuner.specs import TrialSpec
+from tuner.study import reduction
 from tuner.study.protocols import Stage
+from tuner.study.reduction import LEAST_MEASUREMENTS, GivenConfiguration, smaller_forms, unmeasured
 from tuner.study.specification.spec import Enqueued
-from tuner.study.trial_sources import reduction
-from tuner.study.trial_sources.given import GivenConfiguration
-from tuner.study.trial_sources.reduction import LEAST_MEASUREMENTS, smaller_forms, unmeasured
 
 BOTH = Enqueued("both", {"max_num_seqs": 16, "block_size": 32})
 

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.study.specification.plans.given import gpus_of_engines, plan_engines, settings_of
+from tuner.study.specification.given import gpus_of_engines, plan_engines, settings_of
 from tuner.study.specification.settings import gpus_of_trial
 
 ENGINES = ("vllm", "llama.cpp")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.storage.test_locks import another_process
 from tuner.errors import InfrastructureError
-from tuner.study.lock import StudyIsRunning, refuse_running, wait_until_free
+from tuner.study.study_folder import StudyIsRunning, refuse_running, wait_until_free
 
 
 def test_a_study_that_another_process_runs_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, ServerFacts, TrialKind, TrialOutcome
+from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts, TrialKind, TrialOutcome
 from tests.fakes.stub_engine import StubEngine
 from tests.unit.study.conftest import Bench
 from tuner.engines.base import EngineInfo

@@ -16,8 +16,8 @@ import optuna
 import pytest
 from sqlalchemy.engine.default import DefaultDialect
 
+from records.trials import Failure
 from storage.errors import StorageUnavailable, WaitInterrupted
-from storage.records import Failure
 from storage.waiting import DatabaseWait
 from tests.postgres import PostgresServer, postgres_server
 from tests.unit.study.conftest import Bench

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from storage.records import Failure, TrialKind, TrialRecord
+from records.trials import Failure, TrialKind, TrialRecord
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_conclusion import GOALS, record, rounds
 from tuner.confidence import t_quantile
 from tuner.specs import TrialSpec
-from tuner.study.conclusion.nearest import distance_of, mean_interval, nearest_of, nearest_trials
+from tuner.study.alternatives import distance_of, mean_interval, nearest_of, nearest_trials
 from tuner.study.specification.spec import Enqueued
 
 

@@ -13,19 +13,18 @@ import pytest
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from records.trials import Config, Failure, Provenance, Verdict
 from storage import normalise_url, open_store
-from storage.records import Config, Failure, Provenance, Verdict
 from tests import store_samples as samples
 from tests.unit.study.conftest import SPACE, Bench
-from tuner.sampler.acquisition.selection import PREDICTED_NEXT
-from tuner.sampler.prior.background import BackgroundPredictions
-from tuner.sampler.prior.prior_cache import Prediction, Prior
-from tuner.sampler.surrogate.encoding import Params
-from tuner.scoring.objectives import parse_objective
+from tuner.sampler.acquisition import PREDICTED_NEXT
+from tuner.sampler.background import BackgroundPredictions
+from tuner.sampler.encoding import Params
+from tuner.sampler.prior import Prediction, Prior
+from tuner.scoring.goals import parse_objective
 from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import OptunaStorage
-from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy
-from tuner.study.shown_trials import SharedTrial, shown
+from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy, SharedTrial, shown
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))

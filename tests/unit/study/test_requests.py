@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.simulator.clients.from_workload import workload_client
+from tuner.engines.simulator.client import workload_client
 from tuner.errors import SettingError
 from tuner.study.specification.resolve_workload import check_requests
 from tuner.workloads.traffic import Traffic

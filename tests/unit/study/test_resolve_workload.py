@@ -12,7 +12,7 @@ from tuner.errors import UserError
 from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import find_goals, find_workload
 from tuner.workloads.presets import Preset, load_preset, preset_names
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic
 
 BURST = load_preset("qwen2.5-0.5b-t4")

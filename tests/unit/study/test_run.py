@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import Failure, FailureKind, Phase, Provenance, TrialKind, TrialRecord
 from search_spaces import SpaceError
-from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind, TrialRecord
 from tests.fakes.stub_engine import StubEngine
 from tests.unit.study.conftest import Bench
 from tuner.clock import RealClock
@@ -17,12 +17,11 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.settings.study import AUTO, RESIDUAL, TPE
 from tuner.specs import TrialSpec
+from tuner.study.loop import expected_confirmation_s
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
 from tuner.study.specification.settings import ServerSettings
-from tuner.study.specification.spec import Enqueued, changes, difference
-from tuner.study.specification.stored_settings import with_stored_settings
-from tuner.study.time_limit import expected_confirmation_s
+from tuner.study.specification.spec import Enqueued, changes, difference, with_stored_settings
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 
@@ -450,7 +449,7 @@ def test_enqueued_configurations_are_checked(bench: Bench) -> None:
 
 def test_cancelling_ends_a_held_benchmark(bench: Bench) -> None:
     from tests.fakes.stub_engine import StubEngine
-    from tuner.executors.inline import InlineExecutor
+    from tuner.executors.base import InlineExecutor
 
     hold = threading.Event()
     executor = InlineExecutor(lambda _: StubEngine(peak_at_16, hold))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Provenance
 from search_spaces import HardwareProfile, hardware_named
-from storage.records import Provenance
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.flags import flag_names
+from tuner.engines.simulator.flags import flag_names
 from tuner.settings.study import AUTO, RESIDUAL, TPE, SearchSettings, StudySettings
-from tuner.study.prior.simulator_prior import PREDICTED_FAILURE, simulator_prior
+from tuner.study.simulator_prior import PREDICTED_FAILURE, simulator_prior
 from tuner.study.specification.builder import build_spec, plan_study
 from tuner.study.specification.spec import StudySpec
 
@@ -79,7 +79,7 @@ def test_an_error_of_the_simulator_gives_no_prediction_and_one_warning(
 
     predict = simulator_prior(spec(), INFO)
     assert predict is not None
-    monkeypatch.setattr("tuner.study.prior.simulator_prior.build_server", fail)
+    monkeypatch.setattr("tuner.study.simulator_prior.build_server", fail)
     assert predict({}) is None
     assert predict({"block_size": 32}) is None
     (warning,) = caplog.records

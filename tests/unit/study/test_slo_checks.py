@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tuner.errors import SettingError
-from tuner.scoring.slo import Slo
-from tuner.study.specification.slo_checks import check_slo
+from tuner.scoring.goals import Slo
+from tuner.study.specification.resolve_workload import check_slo
 
 
 @pytest.mark.parametrize(

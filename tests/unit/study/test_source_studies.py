@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialKind
 from search_spaces import hardware_named, load_space
-from storage.records import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialKind
 from tests.unit.study import test_simulator_prior
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16
@@ -18,12 +18,11 @@ from tuner.errors import UserError
 from tuner.scoring.goals import FAILED
 from tuner.settings.study import RESIDUAL, TPE
 from tuner.specs import TrialSpec
-from tuner.study.prior import source_studies as module
-from tuner.study.prior.simulator_prior import simulator_prior, simulator_prior_of_source
-from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.study import source_studies as module
+from tuner.study.simulator_prior import simulator_prior, simulator_prior_of_source
+from tuner.study.source_studies import SourceStudy, source_studies
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.spec import Enqueued
-from tuner.study.specification.stored_settings import with_stored_settings
+from tuner.study.specification.spec import Enqueued, with_stored_settings
 
 INFO = EngineInfo("vllm", "1", None, None, Provenance.SIMULATED)
 NARROW = """

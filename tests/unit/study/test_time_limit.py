@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from storage.records import Failure, TrialKind
+from records.trials import Failure, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.clock import RealClock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import load_space
-from tuner.engines.user_paths import absolute_arguments
+from tuner.engines.user_command import absolute_arguments
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import plan_study

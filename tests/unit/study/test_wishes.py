@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from storage.records import Failure, TrialKind
+from records.trials import Failure, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.cancellation import Wishes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Repeat
+from records.trials import Repeat
 from tuner.trial.capacity import RATIO, CapacitySearch, RatePoint, find_capacity, write_points
 
 

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_slo
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import Workload

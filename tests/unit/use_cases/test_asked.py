@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from records.trials import Provenance
 from storage import open_store
-from storage.records import Provenance
 from storage.store import Store
 from tests import store_samples
 from tuner.errors import SettingError
-from tuner.use_cases.answers.asked import check_of_winner, keep_in_study, studied
+from tuner.use_cases.answers import check_of_winner, keep_in_study, studied
 
 WORDS = (
     *(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.use_cases.test_devices import FIRST, HEAD, SECOND
 from tuner import __version__
-from tuner.use_cases.cluster import report_nodes
+from tuner.use_cases.devices import report_nodes
 
 A = replace(FIRST, tuner=__version__, vllm_version="0.25.1")
 B = replace(SECOND, tuner=__version__, vllm_version="0.25.1")

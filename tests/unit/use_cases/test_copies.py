@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import FailureKind, ServerFacts, TrialKind
 from storage import open_store
 from storage.errors import StorageError
-from storage.records import FailureKind, ServerFacts, TrialKind
 from storage.store import Store
 from tests import store_samples as samples
-from tuner.use_cases.files.copies import add_study, study_lines
+from tuner.use_cases.files import add_study, study_lines
 
 
 def fill(store: Store) -> None:

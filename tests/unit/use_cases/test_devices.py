@@ -10,7 +10,7 @@ from search_spaces import hardware_named
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.errors import SettingError
-from tuner.executors.node_facts import NodeFacts
+from tuner.executors.ray_cluster import NodeFacts
 from tuner.use_cases.devices import choose_devices, devices_by_kind, find_devices, refuse_gpus_on_cpu, refuse_nodes
 
 HEAD = NodeFacts(

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from records.trials import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import Price
-from storage.records import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.use_cases.other_cards import CARDS, CardPrediction, other_cards
 from tuner.workloads.spec import ClosedLoop
 

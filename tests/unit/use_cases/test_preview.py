@@ -6,8 +6,7 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.use_cases.preview.documents import shown_metrics
-from tuner.use_cases.preview.study import preview, preview_document
+from tuner.use_cases.preview import preview, preview_document, shown_metrics
 
 SMALL = {"max_concurrency": 4, "num_prompts": 8, "input_len": 64, "output_len": 32}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.failures import FailureKind
-from storage.records import Failure, Phase
+from records.trials import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
@@ -17,8 +16,8 @@ from tuner.errors import SettingError
 from tuner.quality.examiner import ExamFailed, Variant
 from tuner.specs import ModelRef
 from tuner.study.specification.settings import ServerSettings
-from tuner.use_cases.answers import quality
-from tuner.use_cases.answers.quality import QualitySettings, check_quality, check_reference
+from tuner.use_cases import answers as quality
+from tuner.use_cases.answers import QualitySettings, check_quality, check_reference
 
 LOG = Path("tuner_study/quality/a3/server.log")
 

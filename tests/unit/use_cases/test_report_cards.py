@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dashboards.report.page import Figure
-from storage.records import Provenance
+from records.trials import Provenance
 from tests.recorded import MIX, SEVEN_B, recorded_study
 from tuner.use_cases.other_cards import measured_place
-from tuner.use_cases.report.cards import cards_parts
+from tuner.use_cases.report.charts import cards_parts
 from tuner.use_cases.report.page import origin_of, page_of
 
 MIXED = "h200-mix-reduced.csv"

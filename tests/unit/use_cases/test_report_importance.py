@@ -17,7 +17,7 @@ SHARES = {"idle": [0.25, 0.125, 0.5], "strong": [0.75, 0.5, 0.875]}
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> ReportedStudy:
     """A study whose importance, if computed, is that of a parameter `computed`."""
-    monkeypatch.setattr("tuner.sampler.importance.stored_importance", lambda url, name: {"computed": (1.0, 1.0, 1.0)})
+    monkeypatch.setattr("tuner.sampler.flag_effects.stored_importance", lambda url, name: {"computed": (1.0, 1.0, 1.0)})
     return replace(recorded_study("h200-7b.csv", SEVEN_B), url="sqlite:///unused.db")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tuner.engines.factory import EngineFactory
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec, plan_study
-from tuner.use_cases.simulated_engine import simulated_engine
+from tuner.use_cases.simulate import simulated_engine
 from tuner.use_cases.would_help import LEAST_GAIN, SHOWN, would_help
 
 SMALL: dict[str, Any] = {"max_concurrency": 20, "num_prompts": 40, "input_len": 128, "output_len": 256}

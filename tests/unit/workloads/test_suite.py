@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from storage.records import Repeat
+from records.trials import Repeat
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
-from tuner.workloads.spec import SingleWorkload, read_workload
-from tuner.workloads.suite import Suite, merge_repeats
+from tuner.workloads.spec import SingleWorkload, Suite, merge_repeats, read_workload
 from tuner.workloads.traffic import Traffic
 
 

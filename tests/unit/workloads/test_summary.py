@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tuner.workloads.results.requests import RequestRecord, RequestStatus, Window, stable_middle
-from tuner.workloads.results.run_metrics import run_metrics
-from tuner.workloads.results.summary import RequestSlo, summarise_run
+from tuner.workloads.results import RequestRecord, RequestSlo, RequestStatus, Window, stable_middle, summarise_run
+from tuner.workloads.run_metrics import run_metrics
 
 FAILED = RequestStatus.TIMED_OUT
 DONE = RequestStatus.COMPLETED

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.file_notes import file_notes
-from tuner.workloads.reading.texts import UserText, UserTexts, read_texts
-from tuner.workloads.schedule import make_schedule
+from tuner.workloads.reading import UserText, UserTexts, read_texts
+from tuner.workloads.schedule import file_notes, make_schedule
 from tuner.workloads.traffic import load_traffic
 
 SHARED = '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello to you"}]}'

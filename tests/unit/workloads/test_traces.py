@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.arrivals import Closed
-from tuner.workloads.file_notes import file_notes
-from tuner.workloads.reading.traces import RecordedRequest, Unit, read_recording, read_times
-from tuner.workloads.schedule import make_schedule
-from tuner.workloads.traffic import Traffic, load_traffic
+from tuner.workloads.reading import RecordedRequest, Unit, read_recording, read_times
+from tuner.workloads.schedule import file_notes, make_schedule
+from tuner.workloads.traffic import Closed, Traffic, load_traffic
 
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

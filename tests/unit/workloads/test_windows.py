@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from storage.records import Repeat
-from tuner.workloads.lengths import Length
+from records.trials import Repeat
+from tuner.workloads.request_class import Length
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic

@@ -1,19 +1,331 @@
-"""The llama.cpp engine: check configurations and start servers."""
+"""The llama.cpp engine: find the server, check configurations, start servers, and read their facts and failures.
+
+The server logs the cause of a failed start first, as a line of level E, and its consequences after it. A start is tried
+twice, once to fit the parameters into the memory of the device, so that the lines repeat. The texts are those of
+xllamacpp 2026.10.11549, provoked with the server itself; `tests/data/logs/llama.cpp` has the logs.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from storage.records import Failure, FailureKind, Phase, Provenance
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.llama_cpp import kind
-from tuner.engines.llama_cpp.installation import find_server, installation
-from tuner.engines.llama_cpp.server import LlamaCppServer
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.program_engine import ProgramEngine
-from tuner.engines.server.running_server import HOST
+from tuner.engines.server.failures import (
+    EVIDENCE_CHARS,
+    EVIDENCE_LINES,
+    LOADED,
+    MESSAGE_CHARS,
+    STARTING,
+    FailurePattern,
+    read_log,
+    rows,
+    without_cause,
+)
+from tuner.engines.server.metrics import StateMetrics
+from tuner.engines.server.program_engine import ProgramEngine, named_program
+from tuner.engines.server.running_server import HOST, GeneratorServer
+from tuner.engines.server.token_prompts import TokenTools, gguf_tools
+from tuner.errors import SettingError, UserError, trial_failed
 from tuner.specs import LaunchSpec, TrialSpec
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?\s+)?(?:[\d.]+\s+)?(?:(?P<level>[EWID])\s+)?(?:(?:srv|slot|cmn|que)\s+)?"
+    r"(?:operator\(\): )?\s*"
+)
+"""Time, level and subsystem, of which a build or the start of the server may write any or none."""
+
+_ERROR = re.compile(
+    r"^error: |^error while handling argument|"
+    r"^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
+    r"(?:CUDA|ROCm|HIP|Vulkan) error"
+)
+"""What states an error in a line without a level, beside the texts of the table."""
+
+_FUNCTION = re.compile(r"^\w+(?:\(\))?: ")
+
+_OUT_OF_MEMORY = (
+    r"insufficient memory \(attempted to allocate",
+    r"failed to allocate (?:buffer|CPU|compute|\S+ buffer)",
+    r"unable to allocate \S+ buffer",
+    r"(?:cuda|hip)Malloc failed: out of memory",
+    r"(?:CUDA|ROCm|HIP|Vulkan) error:? .*out of memory|ErrorOutOfDeviceMemory|OutOfHostMemory",
+    r"failed to allocate|failed to create (?:cuda|CUDA) (?:graph|memory) pool",
+    r"std::bad_alloc|bad allocation|Cannot allocate memory",
+)
+
+CAUSES: tuple[FailurePattern, ...] = (
+    *rows(FailureKind.PORT_TAKEN, r"couldn't bind|address already in use", message="another program took the port"),
+    *rows(FailureKind.DISK_FULL, r"No space left on device", message="no space left on disk"),
+    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
+    *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
+        r"no kernel image is available|cannot open shared object|unsupported toolchain",
+        r"(?:invalid|bad) magic",
+        r"this GGUF file is version",
+        r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
+        r"unknown model architecture",
+        r"error loading model hyperparameters",
+        r"error loading model vocabulary",
+        r"missing tensor|wrong number of tensors|wrong shape|invalid ggml type",
+        r"GGUF split|invalid split file|read error",
+        r"the package xllamacpp is not installed",
+    ),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^error: |^(?:unknown|invalid) argument|^error while handling argument",
+        r"quantized V cache requires flash_attn",
+        r"V cache quantization requires flash_attn",
+        r"n_seq_max must be <=",
+        r"cache type .* (?:does not|not) support",
+        r"does not divide n_embd_head",
+        r"failed to initialize the context",
+        r"unsupported cache type",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"no CUDA-capable|driver version is insufficient|no usable GPU found|ggml_cuda_init: failed",
+        general=True,  # the server goes on without the GPU
+    ),
+)
+"""For each causal line of a log, the first matching row applies; a row that names phases applies only in those.
+
+A general row applies where no other row applies to any line.
+"""
+
+CONSEQUENCES = re.compile(
+    r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
+    r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:"
+)
+"""Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
+
+_TOO_LONG = re.compile(r"request \(\d+ tokens\) exceeds the available context size \(\d+ tokens\)")
+_EXCEEDED = re.compile(r"Context size has been exceeded")
+_CUT_OFF = re.compile(r"stop processing: n_tokens = (\d+), truncated = 1")
+
+
+def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+    """Return the typed failure of a server that ended.
+
+    Args:
+        log_text: the text of its log.
+        exit_code: its exit code; -N if signal N ended it, None if unknown.
+        phase: the trial's phase in which it ended.
+    """
+    lines = [_COLOUR.sub("", line) for line in log_text.splitlines()]
+    errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
+    causes = list(dict.fromkeys(_plain(line) for line in errors))
+    evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
+    for general in (False, True):
+        for cause in causes:
+            row = next((row for row in CAUSES if row.general is general and row.matches(cause, phase)), None)
+            if row is not None:
+                return Failure(row.kind, phase, row.message or _shown(cause), evidence, exit_code)
+    if causes and exit_code is not None and exit_code >= 0:
+        return Failure(FailureKind.ENGINE_CRASH, phase, _shown(causes[0]), evidence, exit_code)
+    return without_cause(log_text, exit_code, phase, evidence)
+
+
+def context_problem(log_text: str) -> str | None:
+    """Return why requests do not fit into the server's context, as its log says; None if it says nothing of it."""
+    too_long = _TOO_LONG.search(log_text)
+    if too_long is not None:
+        return too_long[0]
+    if _EXCEEDED.search(log_text):
+        return "the requests of all slots together exceed the shared context"
+    cut_off = _CUT_OFF.search(log_text)
+    return None if cut_off is None else f"answers were cut off at {cut_off[1]} tokens, the context of a slot"
+
+
+def _is_error(line: str) -> bool:
+    """Return whether a line states an error: by its level, and if it has none, by its words."""
+    prefix = _PREFIX.match(line)
+    level = None if prefix is None else prefix["level"]
+    words = _plain(line)
+    if level is not None or words.startswith("warning"):
+        return level == "E"
+    return _ERROR.search(words) is not None or any(row.pattern.search(words) for row in CAUSES)
+
+
+def _plain(line: str) -> str:
+    """Return a line of the log without time, level and subsystem."""
+    return _PREFIX.sub("", line).strip()
+
+
+def _shown(cause: str) -> str:
+    text = _FUNCTION.sub("", cause.removeprefix("error: "))
+    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+
+
+RUNNING = "llamacpp:requests_processing"
+WAITING = "llamacpp:requests_deferred"
+PROMPT_TOKENS = "llamacpp:prompt_tokens_total"
+CACHED_TOKENS = "llamacpp:prompt_tokens_cached_total"
+DRAFTS = "llamacpp:spec_decode_num_drafts_total"
+DRAFT_TOKENS = "llamacpp:spec_decode_num_draft_tokens_total"
+ACCEPTED = "llamacpp:spec_decode_num_accepted_tokens_total"
+
+STATE = StateMetrics(
+    RUNNING, WAITING, None, None, (RUNNING, WAITING, PROMPT_TOKENS, CACHED_TOKENS, DRAFTS, DRAFT_TOKENS, ACCEPTED)
+)
+
+_SLOTS = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(true|false)'")
+
+
+class LlamaCppServer(GeneratorServer):
+    """See `Server`."""
+
+    state_metrics = STATE
+
+    def _facts(self) -> ServerFacts:
+        facts = facts_from_log(read_log(self._log))
+        if self._before is None or self._after is None:
+            return facts
+        return with_benchmark_metrics(facts, self._before, self._after)
+
+    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+        return classify(log_text, exit_code, phase)
+
+    def _make_tools(self) -> TokenTools:
+        return gguf_tools(self._model.tokenizer, f"http://{HOST}:{self.port}", self._records, self._api_key)
+
+    def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
+        problem = None if repeat.completed else context_problem(read_log(self._log))
+        if problem is not None:
+            message = f"none of {repeat.offered} requests succeeded: {problem}"
+            raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
+
+
+def facts_from_log(text: str) -> ServerFacts:
+    """Return the facts of the log: the size of the KV cache in tokens, and how many longest requests fit into it."""
+    found = _SLOTS.search(text)
+    if found is None:
+        return ServerFacts()
+    slots, tokens, unified = int(found[1]), int(found[2]), found[3] == "true"
+    fitting = 1 if unified else slots
+    return ServerFacts(kv_cache_tokens=fitting * tokens, max_concurrency=float(fitting))
+
+
+def with_benchmark_metrics(facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float]) -> ServerFacts:
+    """Return `facts` with the differences between two scrapes."""
+
+    def increase(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    def ratio(part: float, whole: float) -> float | None:
+        return part / whole if whole > 0 else None
+
+    cached, read = increase(CACHED_TOKENS), increase(PROMPT_TOKENS)
+    return replace(
+        facts,
+        prefix_hit_rate=ratio(cached, cached + read),
+        spec_acceptance_rate=ratio(increase(ACCEPTED), increase(DRAFT_TOKENS)),
+        spec_tokens_per_draft=ratio(increase(ACCEPTED), increase(DRAFTS)),
+    )
+
+
+PROGRAM = "llama-server"
+VARIABLE = "TUNER_LLAMA_SERVER"
+PACKAGE = "xllamacpp"
+
+_ANSWER_S = 60.0
+_VERSION = re.compile(r"^version: *(\d[\w.]*)", re.MULTILINE)
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_DEVICE = re.compile(r"^ +(\w+): .+\(\d+ MiB", re.MULTILINE)
+_NAME_THE_PROGRAM = "name the llama-server program itself"
+
+
+def find_server(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+    """Return the server to run: the given one, TUNER_LLAMA_SERVER, the one on PATH, or that of the package `xllamacpp`.
+
+    Raises:
+        UserError: if there is none, or the named one cannot be run.
+    """
+    environment = os.environ if environment is None else environment
+    if given:
+        return named_program(
+            given, environment, lambda rule: SettingError("llama_server", given, rule, _NAME_THE_PROGRAM)
+        )
+    named = environment.get(VARIABLE)
+    if named:
+        return named_program(
+            named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PROGRAM}")
+        )
+    on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
+    if on_path is not None:
+        return Path(on_path).absolute()
+    beside = Path(sys.executable).with_name(LAUNCHER)
+    if importlib.util.find_spec(PACKAGE) is not None and os.access(beside, os.X_OK):
+        return beside
+    remedy = f"`pip install xllamacpp`, or put {PROGRAM} on PATH or its path into {VARIABLE}"
+    rule = f"no llama.cpp found: no {PROGRAM} on PATH, and the package {PACKAGE} is not installed"
+    raise SettingError("llama_server", None, rule, remedy)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """One installed server: its version, its long flags (None: unknown), and the names of its GPUs."""
+
+    executable: Path
+    version: str
+    flags: frozenset[str] | None
+    gpus: tuple[str, ...]
+
+
+@cache
+def installation(executable: Path) -> Installation:
+    """Return the installation of an executable; it is run for its version, its help and its devices.
+
+    Raises:
+        UserError: if the executable prints no version.
+    """
+    text = _output(executable, "--version")
+    version = _VERSION.search(text)
+    if version is None:
+        last = (text.strip().splitlines() or ["no output"])[-1]
+        raise UserError(f"{executable} --version prints no version ({last}); is it {PROGRAM}?")
+    flags = frozenset(_FLAG.findall(_output(executable, "--help")))
+    gpus = tuple(_DEVICE.findall(_output(executable, "--list-devices")))
+    return Installation(executable, version[1], flags or None, gpus)
+
+
+def _output(executable: Path, flag: str) -> str:
+    """Return what the program prints for a flag, standard error included.
+
+    Raises:
+        UserError: if it does not run.
+    """
+    try:
+        done = subprocess.run(
+            [executable, flag],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{executable} {flag} did not run ({error}); is it {PROGRAM}?") from None
+    return done.stdout
+
 
 API_KEY = "LLAMA_API_KEY"
 """The variable in which a server finds the key that its clients must send."""

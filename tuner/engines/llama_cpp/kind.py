@@ -26,7 +26,7 @@ def _build(settings: EngineSettings) -> Engine:
 
 
 def _find(given: str | None) -> Found:
-    from tuner.engines.llama_cpp.installation import find_server, installation
+    from tuner.engines.llama_cpp.engine import find_server, installation
 
     found = installation(find_server(given))
     return Found(found.executable, bool(found.gpus))

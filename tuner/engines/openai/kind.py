@@ -14,7 +14,7 @@ def _build(settings: EngineSettings) -> Engine:
 
 
 def _find(given: str | None) -> Found:
-    from tuner.engines.openai.installation import find_program
+    from tuner.engines.openai.engine import find_program
 
     return Found(find_program(read_command(given or "")[0]))
 

@@ -1,18 +1,26 @@
-"""Read a server's `/metrics` and derive the numbers that explain a trial, as differences over the scored benchmark."""
+"""Read what explains a trial: a server's `/metrics`, the GPU's energy, and the growth of the compilers' caches.
+
+A kernel that is compiled for the first requests is on disk for all later servers. Work that leaves nothing on disk is
+the same for every server, and so does not distort a comparison.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
+import os
 import threading
 import time
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from storage.records import ServerFacts
+from records.metrics import ENERGY
+from records.trials import Repeat, ServerFacts
+from tuner import gpu
 from tuner.http import get_local
 
 SAMPLING_PERIOD_S = 0.5
@@ -219,3 +227,142 @@ def with_benchmark_metrics(
         spec_acceptance_rate=ratio(names.accepted, names.draft_tokens),
         spec_tokens_per_draft=ratio(names.accepted, names.drafts),
     )
+
+
+ENERGY_PERIOD_S = 0.1
+"""Seconds between two readings during a benchmark."""
+
+_JOIN_S = 5.0
+
+Reading = tuple[float, float]
+"""A time in seconds and the counter's value in joules."""
+
+
+class EnergyMeter:
+    """Reads the counters of GPUs at the start, every `ENERGY_PERIOD_S` seconds, and at the end of the context.
+
+    A reading is the sum of all counters.
+
+    Args:
+        indices: of the GPUs, as NVML numbers them; empty: nothing is read.
+        read: returns a counter in joules, None where there is none.
+    """
+
+    def __init__(self, indices: Sequence[int], read: Callable[[int], float | None] = gpu.energy_j) -> None:
+        self.readings: list[Reading] = []
+        self._indices = tuple(indices)
+        self._read = read
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="energy-samples", daemon=True)
+
+    def __enter__(self) -> EnergyMeter:
+        if self._reads():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+        self._reads()
+
+    def _run(self) -> None:
+        while not self._stop.wait(ENERGY_PERIOD_S):
+            self._reads()
+
+    def _reads(self) -> bool:
+        """Keep the counters' present sum; return whether each GPU has a counter."""
+        values = [value for index in self._indices if (value := self._read(index)) is not None]
+        complete = bool(values) and len(values) == len(self._indices)
+        if complete:
+            self.readings.append((time.monotonic(), math.fsum(values)))
+        return complete
+
+
+def with_energy(repeat: Repeat, readings: Sequence[Reading]) -> Repeat:
+    """Return a repeat with its energy per output token, in joules; None without a counter or an output token.
+
+    With E the energy of the benchmark, r its output throughput in tokens per second and d its duration in seconds, a
+    token takes E / (r d). The readings start before the benchmark, while its client prepares, and end after it. Of all
+    windows of the benchmark's duration, the one with the most energy is the benchmark's: a GPU takes least when idle.
+    """
+    rate, duration = repeat.metrics.get("output_throughput"), repeat.duration_s
+    energy = None if not duration else energy_of_window(readings, duration)
+    tokens = None if not rate or not duration else rate * duration
+    value = energy / tokens if energy is not None and tokens else None
+    return replace(repeat, metrics={**repeat.metrics, ENERGY: value})
+
+
+def energy_of_window(readings: Sequence[Reading], duration_s: float) -> float | None:
+    """Return the most energy in joules of a window of `duration_s` seconds that begins or ends at a reading.
+
+    Between two readings the energy is interpolated linearly. A window that is longer than the readings has all their
+    energy. None with fewer than two readings, and where the counter decreases, as when the driver is loaded again.
+    """
+    values = [value for _, value in readings]
+    if len(readings) < 2 or values != sorted(values):
+        return None
+    times = [at for at, _ in readings]
+    first, last = times[0], times[-1]
+    starts = [first, *(each for at in times for each in (at, at - duration_s) if first <= each <= last - duration_s)]
+    return max(_energy_at(readings, times, start + duration_s) - _energy_at(readings, times, start) for start in starts)
+
+
+def _energy_at(readings: Sequence[Reading], times: Sequence[float], moment: float) -> float:
+    """Return the counter at a moment, interpolated between readings, and constant outside of them."""
+    after = bisect_right(times, moment)
+    if after == 0:
+        return readings[0][1]
+    if after == len(readings):
+        return readings[-1][1]
+    (before_s, before), (after_s, value) = readings[after - 1], readings[after]
+    return before + (value - before) * (moment - before_s) / (after_s - before_s)
+
+
+_HOME = "HOME"
+_FOLDERS = (
+    ("VLLM_CACHE_ROOT", "", ".cache/vllm"),
+    ("TRITON_CACHE_DIR", "", ".triton/cache"),
+    ("TORCHINDUCTOR_CACHE_DIR", "", None),
+    ("FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer", ".cache/flashinfer"),
+    ("DG_JIT_CACHE_DIR", "", ".deep_gemm"),
+    ("SGLANG_DG_CACHE_DIR", "", ".cache/deep_gemm"),
+    ("TILELANG_CACHE_DIR", "", ".tilelang/cache"),
+    ("TVM_FFI_CACHE_DIR", "", ".cache/tvm-ffi"),
+    ("CUDA_CACHE_PATH", "", ".nv/ComputeCache"),
+)
+"""A variable, the folder below its value, and the folder below HOME without the variable."""
+
+
+class CompileCaches:
+    """Counts the files of the caches of a server with this environment.
+
+    Servers that run at the same time share the caches: growth may come from another one.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._folders = cache_folders(environment)
+        self._files = 0
+
+    def mark(self) -> None:
+        """Note the files that there are."""
+        self._files = self._count()
+
+    def grew(self) -> bool:
+        """Return whether there are more files than at the last mark."""
+        return self._count() > self._files
+
+    def _count(self) -> int:
+        return sum(len(files) for folder in self._folders for _, _, files in os.walk(folder))
+
+
+def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders of the caches, whether or not they exist; none lies in another one."""
+    home = environment.get(_HOME)
+    found: set[Path] = set()
+    for variable, below, default in _FOLDERS:
+        if environment.get(variable):
+            found.add(Path(environment[variable], below))
+        elif home and default:
+            found.add(Path(home, default))
+    return tuple(sorted(each for each in found if not any(parent in found for parent in each.parents)))

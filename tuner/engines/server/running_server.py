@@ -1,6 +1,8 @@
 """One running server of a trial, whatever its engine: what every engine does from its readiness to its end.
 
 A subclass adds how the engine's logs and metrics are read, and how a closed loop is sent.
+
+Engines other than vLLM use it: vLLM, whose client sends closed loops to vLLM, need not be installed.
 """
 
 from __future__ import annotations
@@ -9,29 +11,48 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
+from records.metrics import METRICS, TRAFFIC_ONLY
+from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
-from tuner.engines.server.compile_caches import CompileCaches
 from tuner.engines.server.devices import WorkerDevice
-from tuner.engines.server.energy import EnergyMeter, with_energy
-from tuner.engines.server.failures.classify import read_log, redacted, signal_name
-from tuner.engines.server.jobs import Job, ResultError
-from tuner.engines.server.metrics import VLLM_STATE, MetricsSampler, StateMetrics, scrape
-from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
-from tuner.errors import TrialFailed, trial_failed
+from tuner.engines.server.failures import read_log, redacted, signal_name
+from tuner.engines.server.metrics import (
+    VLLM_STATE,
+    CompileCaches,
+    EnergyMeter,
+    MetricsSampler,
+    StateMetrics,
+    scrape,
+    with_energy,
+)
+from tuner.engines.server.token_prompts import with_common_tokens
+from tuner.engines.server.traffic import (
+    GRACE_S,
+    Job,
+    PromptTools,
+    ResultError,
+    TrafficFiles,
+    read_traffic,
+    start_traffic,
+)
+from tuner.errors import SettingError, TrialFailed, trial_failed
 from tuner.http import get_local
-from tuner.processes.identity import Identity
-from tuner.processes.log_files import free_middle, shorten_log
+from tuner.loadgen.result import RecordsError, read_records
+from tuner.processes.family import Identity
 from tuner.processes.ports import PortLease
 from tuner.processes.readiness import MonitoredProcess, wait_ready
+from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
+from tuner.processes.supervisor import free_middle, shorten_log
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.spec import SingleWorkload
+from tuner.workloads.results import RequestRecord
+from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
 from tuner.workloads.windows import agree, window_of
 
@@ -365,3 +386,76 @@ def _failure_of_client(evidence: str | None, error: ResultError, phase: Phase, e
         return Failure(FailureKind.BENCHMARK_FAILED, phase, str(error), None, exit_code)
     reason = evidence.splitlines()[0] if evidence else "its log is empty"
     return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{error}: {reason}", evidence, exit_code)
+
+
+CLOSED_LOOP_METRICS = frozenset(METRICS) - TRAFFIC_ONLY
+"""The metrics of a closed loop; its requests are one class without an SLO."""
+
+
+class GeneratorServer(RunningServer):
+    """See `Server`."""
+
+    reuse_connections = False
+
+    def __init__(self, *, records: ProcessRecords, tokenizers: tuple[str, ...] = (), **started: Any) -> None:
+        """Take over a started server.
+
+        Args:
+            records: where the load generator is recorded.
+            tokenizers: of all engines of a study of several; see `EngineSettings`. Each request of such a study has its
+                own connection, whichever the engine.
+            started: the arguments of `RunningServer`.
+        """
+        super().__init__(**started)
+        self._records = records
+        self._tokenizers = tokenizers
+        self._prompts: PromptTools | None = None
+        if tokenizers:
+            self.reuse_connections = False
+
+    @abstractmethod
+    def _make_tools(self) -> PromptTools:
+        """Return what makes the prompts.
+
+        Raises:
+            SettingError: if the tokenizer cannot be read.
+        """
+
+    def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
+        """Raise if requests that were sent show that the server cannot be measured.
+
+        Raises:
+            TrialFailed: with the reason.
+        """
+
+    def _sent(self, index: int, phase: Phase) -> Sequence[RequestRecord]:
+        """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""
+        name = "warmup" if phase is Phase.WARMUP else f"requests-{index}"
+        try:
+            return read_records(self._artifacts / f"{name}.parquet")
+        except RecordsError:
+            return ()
+
+    def _prompt_tools(self) -> PromptTools:
+        if self._prompts is None:
+            try:
+                self._prompts = with_common_tokens(self._make_tools(), self._tokenizers)
+            except SettingError as error:
+                raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
+        return self._prompts
+
+    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        if isinstance(workload, Traffic):
+            repeat = self._valid_traffic(workload, index, phase, cancelled)
+        else:
+            # As with vLLM's client, a late generator slows a closed loop down and does not make it invalid.
+            repeat, _ = self._traffic(as_traffic(workload), index, phase, cancelled)
+        self._check_sent(repeat, index, phase)
+        if isinstance(workload, Traffic):
+            return repeat
+        return replace(repeat, metrics=closed_loop_metrics(repeat.metrics))
+
+
+def closed_loop_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the metrics of a closed loop that was sent as traffic: those over all requests."""
+    return {name: value for name, value in metrics.items() if name in CLOSED_LOOP_METRICS}

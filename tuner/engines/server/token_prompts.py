@@ -1,4 +1,4 @@
-"""Make prompts of exact lengths as ids of tokens, which a server takes as they are.
+"""Make prompts of exact lengths as ids of tokens, with the package `tokenizers` where there is no vLLM.
 
 Neither a tokenizer nor vLLM is needed: the ids are drawn from the ordinary tokens of a model. The server counts exactly
 these tokens and adds no beginning-of-text token. A user's own text and made text (`made_text.py`) are tokenized by the
@@ -12,18 +12,24 @@ import os
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from storage.records import FailureKind, Phase
+from records.trials import FailureKind, Phase
 from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.server.prompts.made_text import KINDS, make_text
-from tuner.engines.server.prompts.prompts import world_of
+from tuner.engines.server.prompts.prompts import PromptError, make_prompts, world_of
+from tuner.engines.server.traffic import PromptTools
 from tuner.errors import SettingError, trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
 from tuner.hub import cached_file
 from tuner.loadgen.plan import Prompt
 from tuner.processes.records import ProcessRecords
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 
 _NAME = "tokenizer.json"
 
@@ -173,3 +179,151 @@ def ordinary_tokens(tokenizer: str) -> list[int]:
     if not ids:
         raise SettingError("tokenizer", tokenizer, "its tokenizer.json has no ordinary tokens", remedy)
     return sorted(ids)
+
+
+GGUF_SUFFIX = ".gguf"
+
+LEAST_SHARE = 0.9
+"""Vocabularies are the same if this share of the ordinary tokens of the smallest has the same id and text in all."""
+
+
+@cache
+def common_tokens(tokenizers: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the ids of ordinary tokens that have the same text under every tokenizer, ascending.
+
+    Args:
+        tokenizers: GGUF files, folders or hub names.
+
+    Returns:
+        The ids; empty if the vocabularies differ.
+
+    Raises:
+        SettingError: if a tokenizer cannot be read.
+    """
+    vocabularies = [ordinary_texts(each) for each in tokenizers]
+    first, *others = vocabularies
+    common = [token for token, text in first.items() if all(each.get(token) == text for each in others)]
+    smallest = min(map(len, vocabularies))
+    return tuple(sorted(common)) if common and len(common) >= LEAST_SHARE * smallest else ()
+
+
+def with_common_tokens(tools: PromptTools, tokenizers: tuple[str, ...]) -> PromptTools:
+    """Return the tools of a server, which draw the tokens that all engines of the study have, if there are any.
+
+    Args:
+        tools: of the server.
+        tokenizers: of all engines; empty in a study of one.
+
+    Raises:
+        SettingError: if a tokenizer cannot be read.
+    """
+    common = common_tokens(tokenizers) if tokenizers else ()
+    return TokenTools(common, tools.records, tools.tokenize) if common and isinstance(tools, TokenTools) else tools
+
+
+def ordinary_texts(tokenizer: str) -> Mapping[int, str]:
+    """Return the text of each ordinary token by its id.
+
+    Raises:
+        SettingError: if the tokenizer cannot be read.
+    """
+    remedy = "give a model that has its tokenizer"
+    try:
+        if tokenizer.endswith(GGUF_SUFFIX):
+            header = read_header(Path(tokenizer), texts=True)
+            words: Sequence[str] = header.values.get("tokenizer.ggml.tokens", ())
+            return {token: words[token] for token in header.text_tokens}
+        content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
+        vocabulary = content["model"]["vocab"]
+        if not isinstance(vocabulary, dict):
+            vocabulary = {entry[0]: token for token, entry in enumerate(vocabulary)}
+        added = {token["id"] for token in content.get("added_tokens") or ()}
+        return {token: text for text, token in vocabulary.items() if token not in added}
+    except (GgufError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise SettingError("tokenizer", tokenizer, f"its tokens cannot be read ({error})", remedy) from None
+
+
+_FILE = "tokenizer.json"
+
+
+class LibraryTokenizer:
+    """A tokenizer of the package `tokenizers`, with the methods that `PromptMaker` calls."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self.all_special_ids = [token for token, content in added.items() if content.special]
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, list[list[int]]]:
+        """Return the tokens of each text, special ones included."""
+        return {"input_ids": [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]}
+
+    def tokens(self, text: str, *, special: bool) -> list[int]:
+        """Return the tokens of one text; with `special`, those that the tokenizer adds to a prompt are among them."""
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+    def batch_decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each sequence of tokens."""
+        return list(self._tokenizer.decode_batch(batch, skip_special_tokens=False))
+
+
+class LibraryTools:
+    """Makes prompts with the package; see `PromptTools`.
+
+    Args:
+        tokenizer: the model's.
+        records: where the load generator's process is recorded.
+    """
+
+    def __init__(self, tokenizer: LibraryTokenizer, records: ProcessRecords) -> None:
+        self._tokenizer = tokenizer
+        self.records = records
+
+    def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
+        """See `PromptTools`. Nothing is logged."""
+        try:
+            made = make_prompts(json.loads(plan.read_text(encoding="utf-8")), self._tokenizer)
+        except PromptError as error:
+            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
+        return [(str(text), int(tokens), recorded) for text, tokens, recorded in made]
+
+
+def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:
+    """Return the tokenizer of a folder or a hub name, which is downloaded if it was not before.
+
+    Args:
+        name: the folder or the name.
+        wrapper: the `vllm` whose Python is not known, for the error; None: there is no vLLM.
+
+    Raises:
+        SettingError: if the package is not installed, or there is no such tokenizer.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise _no_package(wrapper) from None
+    folder = Path(os.path.expanduser(name))
+    remedy = "give a folder with one, a hub name, or a vLLM by {vllm} PATH, which reads other formats"
+    if folder.is_dir():
+        file: Path | None = folder / _FILE
+        if not (folder / _FILE).is_file():
+            raise SettingError("tokenizer", name, f"there is no {_FILE}", remedy)
+    else:
+        file = cached_file(name, _FILE)
+    try:
+        found = Tokenizer.from_pretrained(name) if file is None else Tokenizer.from_file(str(file))
+    except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read
+        reason = " ".join(str(error).split())[:200]
+        raise SettingError("tokenizer", name, f"the tokenizer cannot be read ({reason})", remedy) from None
+    return LibraryTokenizer(found)
+
+
+def _no_package(wrapper: Path | None) -> SettingError:
+    if wrapper is None:
+        rule = "no vLLM found, and the package `tokenizers`, which replaces it here, is not installed"
+        return SettingError("vllm", None, rule, "`pip install tokenizers`, or name a vLLM by {vllm} PATH")
+    rule = "this wrapper's Python is not known, and the package `tokenizers`, which replaces it, is not installed"
+    return SettingError("vllm", str(wrapper), rule, "`pip install tokenizers`, or give VENV/bin/vllm")

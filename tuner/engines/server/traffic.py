@@ -1,4 +1,4 @@
-"""Send traffic to a running server: make the schedule and its prompts, run the load generator, read its records.
+"""Send traffic to a running server: schedule, prompts and load generator, and the commands that run beside a server.
 
 The trial's artifacts keep `requests-N.parquet`, one record per request with its class, schedule and times, and
 `requests-N.json`, the delays of the generator itself.
@@ -8,25 +8,80 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import tuner
-from storage.records import FailureKind, Phase, Repeat
-from tuner.engines.server.jobs import Job, PlainJob
+from records.trials import FailureKind, Phase, Repeat
 from tuner.errors import trial_failed
 from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.processes.records import ProcessRecords
-from tuner.workloads.reading.texts import UserText, read_texts
+from tuner.processes.supervisor import start_server
+from tuner.workloads.reading import UserText, read_texts
 from tuner.workloads.request_class import TextFile
-from tuner.workloads.results.run_metrics import repeat_of
+from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.traffic import Traffic
+
+
+class Job(Protocol):
+    """One run of a command."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds until it ends; return whether it has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, -N for signal N; None while it runs, or if it is lost."""
+
+    def cancel(self) -> None:
+        """Kill it and its process group, and wait until it has ended."""
+
+
+class PlainJob:
+    """A command in a process of its own. It is recorded, so that the watchdog ends it with a killed worker."""
+
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path, records: ProcessRecords
+    ) -> None:
+        self._process = start_server(argv, environment, log, cwd, records, None, f"client {Path(argv[0]).name}")
+        self._ended = select.poll()
+        self._handle = os.pidfd_open(self._process.pid)
+        self._ended.register(self._handle, select.POLLIN)
+        weakref.finalize(self, os.close, self._handle)
+
+    def wait(self, timeout_s: float) -> bool:
+        """See `Job`."""
+        return bool(self._ended.poll(1000 * timeout_s))
+
+    @property
+    def exit_code(self) -> int | None:
+        """See `Job`."""
+        return self._process.exit_code()
+
+    def cancel(self) -> None:
+        """See `Job`."""
+        self._process.stop(0)
+
+
+class ResultError(ValueError):
+    """The result file is missing, is not a result, or has an impossible value.
+
+    Attributes:
+        written: whether there is a result; without one, the client's log may have the reason.
+    """
+
+    def __init__(self, message: str, *, written: bool = True) -> None:
+        super().__init__(message)
+        self.written = written
+
 
 TOLERABLE_DELAY_S = 0.005
 """Delays of the generator up to this never make a run invalid."""

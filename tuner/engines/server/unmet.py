@@ -28,7 +28,7 @@ def unmet_requirements(interpreter: Path, package: str) -> list[str] | None:
         A line for each requirement. None if this is not known: the environment lacks the package, or `packaging`.
     """
     # The engine's Python runs this file and has no tuner, so that the import is not at the top.
-    from tuner.engines.server.programs import read_json
+    from tuner.engines.server.program_engine import read_json
 
     found = read_json(interpreter, Path(__file__), package, limit_s=TIMEOUT_S)
     return [str(line) for line in found] if isinstance(found, list) else None

@@ -7,30 +7,28 @@ import json
 import shlex
 from datetime import datetime
 
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile, version_tuple
-from search_spaces.rendering.shape import INSTANCES, without_instances
+from search_spaces.render import INSTANCES, without_instances
 from search_spaces.schema import VLLM
-from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import program_of
-from tuner.engines.simulator.clients.from_workload import workload_client
-from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
-from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import ServeConfig, placed_config, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.client import workload_client
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.flags import flag_names
+from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT
-from tuner.engines.simulator.simulated_run import SimulatedRun
-from tuner.engines.simulator.timing.startup import CompileCache, processes_s, startup_s
+from tuner.engines.simulator.serve_config import ServeConfig, find_shape, placed_config, resolve_serve_config
+from tuner.engines.simulator.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.results.run_metrics import repeat_of
+from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 LOG_BANNER = "SIMULATED: predicted, not measured"

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, ModelShape
-from search_spaces.rendering.shape import instances_of, without_instances
-from tuner.engines.simulator.clients.from_workload import workload_client
-from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
-from tuner.engines.simulator.config.serve_config import placed_config, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from search_spaces.render import instances_of, without_instances
+from tuner.engines.simulator.client import workload_client
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.simulated_run import SimulatedRun
-from tuner.workloads.results.run_metrics import repeat_of
+from tuner.engines.simulator.serve_config import placed_config, resolve_serve_config
+from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"

@@ -6,14 +6,14 @@ import math
 from array import array
 from dataclasses import dataclass, field, replace
 
-from tuner.engines.simulator.clients.client import SimulatedRequest
-from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.memory.block_pool import Chain
+from tuner.engines.simulator.block_pool import Chain
+from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.scheduling.scheduler import Scheduler
-from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
-from tuner.engines.simulator.timing.front_end import FrontEnd
-from tuner.engines.simulator.timing.step_time import StepTime
+from tuner.engines.simulator.scheduler import Scheduler
+from tuner.engines.simulator.sequence import Prompt, Sequence
+from tuner.engines.simulator.serve_config import ServeConfig
+from tuner.engines.simulator.startup import FrontEnd
+from tuner.engines.simulator.step_time import StepTime
 
 STATE_PERIOD_S = 0.5
 """Virtual seconds between two samples of the server's state."""

@@ -24,7 +24,7 @@ def _build(settings: EngineSettings) -> Engine:
 
 
 def _find(given: str | None) -> Found:
-    from tuner.engines.tensorrt_llm.installation import find_server, installation
+    from tuner.engines.tensorrt_llm.engine import find_server, installation
 
     return Found(installation(find_server(given)).executable)
 

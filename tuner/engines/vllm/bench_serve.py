@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from search_spaces.regular_file import read_regular_file
-from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
-from storage.records import Repeat
-from tuner.engines.server.jobs import ResultError
+from records.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
+from records.trials import Repeat
+from search_spaces.yaml_file import read_regular_file
+from tuner.engines.server.traffic import ResultError
 from tuner.specs import ModelRef
-from tuner.workloads.results.summary import LATENCY_NAMES
+from tuner.workloads.results import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
 
 CLIENT_METRICS = tuple(name for name in METRICS if name not in TRAFFIC_ONLY | OF_WHOLE_GPU)

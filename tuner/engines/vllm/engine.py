@@ -1,9 +1,12 @@
-"""The vLLM engine: find the installation, check configurations and start servers."""
+"""The vLLM engine: check configurations, start servers, and what a server of vLLM does beside those of others."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,28 +15,208 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from search_spaces.rendering.shape import INSTANCES, nodes_of, without_instances
-from storage.records import Failure, FailureKind, Phase, Provenance
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from search_spaces.render import INSTANCES, nodes_of, without_instances
 from tuner import scratch
+from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.server.devices import WorkerDevice as WorkerDevice
 from tuner.engines.server.devices import wait_for_gpus, worker_devices
-from tuner.engines.server.failures.classify import redacted
-from tuner.engines.server.jobs import Job, PlainJob
+from tuner.engines.server.failures import classify, read_log, redacted
+from tuner.engines.server.metrics import with_benchmark_metrics
 from tuner.engines.server.program_engine import ProgramEngine, ServerStart
-from tuner.engines.server.running_server import HOST, StartedProcess
-from tuner.engines.vllm.environment import HOST_IP, own_environment, preserve_compiler_headers
-from tuner.engines.vllm.generated_server import GeneratedVllmServer
-from tuner.engines.vllm.installation import find_executable, installation
+from tuner.engines.server.running_server import HOST, STARTING_STOP_S, GeneratorServer, RunningServer, StartedProcess
+from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokenized
+from tuner.engines.server.traffic import Job, PlainJob, PromptTools, ResultError
+from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.engines.vllm.instances import find_haproxy
 from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
-from tuner.engines.vllm.nodes.process import RankedProcess, start_ranks
-from tuner.engines.vllm.nodes.rank import Meeting, RankNode, RankStart, headless
-from tuner.engines.vllm.server import API_KEY, VllmServer
-from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked
+from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankNode, RankStart, headless, start_ranks
+from tuner.engines.vllm.resident_client import RETRIED_AS_COMMAND, CommandStart, can_fork, start_forked
+from tuner.engines.vllm.toolbox import (
+    HOST_IP,
+    Toolbox,
+    find_executable,
+    installation,
+    own_environment,
+    preserve_compiler_headers,
+)
+from tuner.errors import TrialFailed
 from tuner.processes.ports import PortLease, lease_port
+from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.processes.supervisor import ServerProcess
-from tuner.specs import LaunchSpec, Limits, TrialSpec
+from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traffic import Traffic
+
+_TOO_MANY_TOKENS = 2**63
+"""The database stores smaller numbers."""
+
+_NUMBER = r"([\d,]+(?:\.\d+)?)"
+_KV_TOKENS = re.compile(rf"\b(?:GPU|CPU|HPU|XPU|TPU) KV cache size: {_NUMBER} tokens")
+_CONCURRENCY = re.compile(rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x")
+_KV_GIB = re.compile(rf"Available KV cache memory: {_NUMBER} GiB|Explicitly set \({_NUMBER}/[\d.]+\) GiB for KV cache")
+_WEIGHTS = re.compile(rf"Model loading took {_NUMBER} GiB")
+_GRAPHS = re.compile(rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB")
+_COMPILE = re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s")
+_INIT = re.compile(rf"init engine .* took {_NUMBER} s")
+_BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.|$)", re.MULTILINE)
+
+
+def facts_from_log(text: str) -> ServerFacts:
+    """Return the facts of a log; None for each that it lacks."""
+    graphs = _GRAPHS.search(text)
+    backend = _BACKEND.search(text)
+    tokens = _last(_KV_TOKENS, text)
+    return replace(
+        ServerFacts(),
+        kv_cache_tokens=None if tokens is None or tokens >= _TOO_MANY_TOKENS else round(tokens),
+        kv_cache_gib=_last(_KV_GIB, text),
+        max_concurrency=_last(_CONCURRENCY, text),
+        weights_gib=_last(_WEIGHTS, text),
+        graph_capture_s=_value(graphs[1]) if graphs else None,
+        graph_gib=_value(graphs[2]) if graphs else None,
+        compile_s=_last(_COMPILE, text),
+        engine_init_s=_last(_INIT, text),
+        attention_backend=backend[1] if backend else None,
+    )
+
+
+def _last(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the number of the last match; several engines log the same value."""
+    found = list(pattern.finditer(text))
+    return _value(next(group for group in found[-1].groups() if group is not None)) if found else None
+
+
+def _value(text: str) -> float | None:
+    """Return the number; None if it is none or not finite."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+API_KEY = "VLLM_API_KEY"
+"""The variable in which a server finds the key that its clients must send."""
+
+CLIENT_API_KEY = "OPENAI_API_KEY"
+"""The variable in which vLLM's benchmark client finds the key that it sends."""
+
+
+class VllmServer(RunningServer):
+    """See `Server`."""
+
+    def __init__(
+        self,
+        *,
+        process: StartedProcess,
+        lease: PortLease,
+        argv: tuple[str, ...],
+        environment: dict[str, str],
+        client_environment: dict[str, str],
+        model: ModelRef,
+        limits: Limits,
+        artifacts: Path,
+        tools: Toolbox,
+        secrets: Secrets = NO_SECRETS,
+        api_key: str | None = None,
+        devices: tuple[WorkerDevice, ...],
+        command: CommandStart | None = None,
+    ) -> None:
+        super().__init__(
+            process=process,
+            lease=lease,
+            argv=argv,
+            environment=environment,
+            model=model,
+            limits=limits,
+            artifacts=artifacts,
+            secrets=secrets,
+            api_key=api_key,
+            devices=devices,
+        )
+        self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
+        self._tools = tools
+        self._command = command
+
+    def _wait_ready(self, cancelled: CancelToken) -> None:
+        """Wait; a forked server that fails without a known cause is started once more, as the command."""
+        try:
+            super()._wait_ready(cancelled)
+        except TrialFailed as failed:
+            if self._command is None or failed.failure.kind not in RETRIED_AS_COMMAND:
+                raise
+            self._start_command(self._command)
+            super()._wait_ready(cancelled)
+            self._command.on_success()
+
+    def _start_command(self, command: CommandStart) -> None:
+        self._process.stop(STARTING_STOP_S)
+        with contextlib.suppress(FileNotFoundError):
+            self._log.rename(self._log.with_name("server-forked.log"))
+        self._process = command.start()
+
+    def _facts(self) -> ServerFacts:
+        facts = facts_from_log(read_log(self._log))
+        if self._before is None or self._after is None:
+            return facts
+        return with_benchmark_metrics(facts, self._before, self._after, self._usage)
+
+    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+        return classify(log_text, exit_code, phase)
+
+    def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
+        own = super()._classify(phase, exit_code)
+        return self._process.cause(phase, own) if isinstance(self._process, RankedProcess) else own
+
+    def _metered(self) -> list[int]:
+        return [] if isinstance(self._process, RankedProcess) else super()._metered()
+
+    def _prompt_tools(self) -> PromptTools:
+        return self._tools
+
+    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        if isinstance(workload, Traffic):
+            return self._valid_traffic(workload, index, phase, cancelled)
+        repeat = self._bench(workload, index, phase, cancelled)
+        if repeat.failed:
+            self._fail_if_dying(phase)
+        return repeat
+
+    def _bench(self, workload: ClosedLoop, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        """Run the benchmark client once and read its result."""
+        name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
+        result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
+        url = f"http://{HOST}:{self.port}/v1"
+        arguments = bench_arguments(self._model, workload, url, seed, self._artifacts, result.name)
+        result.unlink(missing_ok=True)
+        job = self._tools.start(arguments, self._client_environment, log, self._artifacts)
+        try:
+            self._wait_for_job(job, phase, self._deadline_s(phase), cancelled)
+        finally:
+            job.cancel()
+        try:
+            return read_result(result, workload, index, seed)
+        except ResultError as error:
+            self._fail_if_dying(phase)
+            raise TrialFailed(self._client_failure(error, log, phase, job.exit_code)) from None
+
+
+class GeneratedVllmServer(GeneratorServer, VllmServer):
+    """See `Server`. Prompts are token ids if the models of all engines have the same vocabulary, else texts."""
+
+    def _make_tools(self) -> PromptTools:
+        tokens = common_tokens(self._tokenizers)
+        if not tokens:
+            return VllmServer._prompt_tools(self)
+
+        def tokenize(text: str, special: bool) -> list[int]:
+            body = {"model": self._model.served_name, "prompt": text, "add_special_tokens": special}
+            return tokenized(f"http://{HOST}:{self.port}", body, self._api_key)
+
+        return TokenTools(tokens, self._records, tokenize)
+
 
 CHECK_PORT = 8000
 """A port for the check's command line; nothing listens on it."""

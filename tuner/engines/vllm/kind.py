@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from search_spaces.rendering.shape import instances_of
+from search_spaces.render import instances_of
 from tuner.engines.base import Engine, EngineSettings
 from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Found, Program, reserved
 
 LAUNCHER = "tuner-vllm-instances"
-"""The console script that starts several vLLM servers; see `tuner.engines.vllm.instances.launcher`."""
+"""The console script that starts several vLLM servers; see `tuner.engines.vllm.instances`."""
 
 VLLM_VARIABLE = "TUNER_VLLM"
 """The variable that names the vllm executable to it, and to `tuner`."""
@@ -36,7 +36,7 @@ def _build(settings: EngineSettings) -> Engine:
 
 
 def _find(given: str | None) -> Found:
-    from tuner.engines.vllm.installation import find_executable
+    from tuner.engines.vllm.toolbox import find_executable
 
     return Found(find_executable(given))
 

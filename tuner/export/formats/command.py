@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
-from tuner.export.formats.document import File, heading, split_references
-from tuner.export.formats.packages import installed_notes
+from tuner.export.formats.document import File, heading, installed_notes, split_references
 from tuner.export.quoting import quoted_text, quoted_within
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tuner.engines.vllm.instances.launcher import PROXY_DEFAULTS
+from tuner.engines.vllm.instances import PROXY_DEFAULTS
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import (
     CACHE,
@@ -20,14 +20,15 @@ from tuner.export.formats.document import (
     container_environment,
     container_image,
     heading,
+    install_command,
     listening,
+    packages_of,
     reads_hub,
     refused,
     shared_memory_gib,
     split_references,
     yaml_documents,
 )
-from tuner.export.formats.packages import install_command, packages_of
 
 FORMAT = "compose"
 ROUTER_IMAGE = "haproxy:3.2"

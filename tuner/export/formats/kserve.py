@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tuner.export.deployment import Deployment
-from tuner.export.formats import pod
+from tuner.export.formats import kubernetes
 from tuner.export.formats.command import shell_quoted
 from tuner.export.formats.document import (
     PORT,
@@ -19,12 +19,13 @@ from tuner.export.formats.document import (
     container_image,
     heading,
     listening,
+    packages_of,
     reads_hub,
     refused,
     shared_memory_gib,
+    with_packages,
     yaml_documents,
 )
-from tuner.export.formats.packages import packages_of, with_packages
 
 FORMAT = "kserve"
 _PACKAGES = {"name": "packages", "mountPath": "/added"}
@@ -41,10 +42,10 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     if deployment.model_folder is not None:
         raise refused(FORMAT, f"it reads models from a hub, and {deployment.model!r} is a folder")
     check_container(deployment, FORMAT)
-    notes = [*pod.secret_notes(deployment), *pod.resource_notes(deployment)]
+    notes = [*kubernetes.secret_notes(deployment), *kubernetes.resource_notes(deployment)]
     title = "KServe LLMInferenceService of a vLLM server of a tuner study."
     modern = heading(deployment, title, [*notes, *_download_notes(deployment)])
-    notes += pod.replica_notes(deployment)
+    notes += kubernetes.replica_notes(deployment)
     simple = heading(deployment, "KServe InferenceService of a vLLM server of a tuner study.", notes)
     return (
         File(yaml_documents(modern, _llm_service(deployment))),
@@ -56,7 +57,7 @@ def _download_notes(deployment: Deployment) -> list[str]:
     """Return how KServe's own step, which downloads the weights, gets the token of a gated model."""
     if not reads_hub(deployment):
         return []
-    secret = pod.secret_name(deployment)
+    secret = kubernetes.secret_name(deployment)
     patch = f"""kubectl patch serviceaccount default -p '{{"secrets": [{{"name": "{secret}"}}]}}'"""
     return [f"if the model is gated, KServe downloads it with the Secret of the pod's service account: {patch}"]
 
@@ -72,8 +73,8 @@ def _llm_service(deployment: Deployment) -> dict[str, Any]:
             "replicas": deployment.instances,
             "router": {"route": {}, "gateway": {}, "scheduler": {}},
             "template": {
-                **pod.placement(deployment),
-                **pod.installing(deployment, _PACKAGES, _PACKAGES["mountPath"]),
+                **kubernetes.placement(deployment),
+                **kubernetes.installing(deployment, _PACKAGES, _PACKAGES["mountPath"]),
                 "containers": [_llm_container(deployment)],
                 "volumes": [
                     {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": size}},
@@ -89,19 +90,19 @@ def _llm_container(deployment: Deployment) -> dict[str, Any]:
     packages = packages_of(deployment)
     own = with_packages(deployment.environment, packages, _PACKAGES["mountPath"])
     # the shell expands the references, so Kubernetes must not
-    flags = [{"name": "VLLM_ADDITIONAL_ARGS", "value": pod.expandable(words)}]
+    flags = [{"name": "VLLM_ADDITIONAL_ARGS", "value": kubernetes.expandable(words)}]
     return {
         "name": "main",
         "image": container_image(deployment),
-        "env": [*pod.variables(deployment, {"USER": "vllm", **own}), *flags],
-        "resources": pod.resources(deployment),
+        "env": [*kubernetes.variables(deployment, {"USER": "vllm", **own}), *flags],
+        "resources": kubernetes.resources(deployment),
         **({"volumeMounts": [_PACKAGES]} if packages else {}),
         # KServe adds how the probe asks, with or without TLS
         "startupProbe": {
-            "periodSeconds": pod.PROBE_PERIOD_S,
-            "failureThreshold": pod.start_failures(deployment),
+            "periodSeconds": kubernetes.PROBE_PERIOD_S,
+            "failureThreshold": kubernetes.start_failures(deployment),
         },
-        "securityContext": pod.SECURITY,
+        "securityContext": kubernetes.SECURITY,
     }
 
 
@@ -110,15 +111,15 @@ def _service(deployment: Deployment) -> dict[str, Any]:
         "name": "kserve-container",
         "image": container_image(deployment),
         "command": ["vllm", "serve"],
-        "args": [*(pod.expandable(word, deployment.references) for word in deployment.words), *listening()],
-        "env": pod.variables(deployment),
+        "args": [*(kubernetes.expandable(word, deployment.references) for word in deployment.words), *listening()],
+        "env": kubernetes.variables(deployment),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
-        "resources": pod.resources(deployment),
-        "startupProbe": pod.probe(pod.start_failures(deployment)),
-        "readinessProbe": pod.probe(3),
-        "livenessProbe": pod.probe(6),
-        "securityContext": pod.SECURITY,
-        "volumeMounts": pod.mounts(deployment),
+        "resources": kubernetes.resources(deployment),
+        "startupProbe": kubernetes.probe(kubernetes.start_failures(deployment)),
+        "readinessProbe": kubernetes.probe(3),
+        "livenessProbe": kubernetes.probe(6),
+        "securityContext": kubernetes.SECURITY,
+        "volumeMounts": kubernetes.mounts(deployment),
     }
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
@@ -133,10 +134,10 @@ def _service(deployment: Deployment) -> dict[str, Any]:
                 "minReplicas": deployment.instances,
                 "maxReplicas": deployment.instances,
                 "securityContext": {"fsGroup": USER_ID},
-                **pod.placement(deployment),
-                **pod.installing(deployment, pod.CACHE_MOUNT),
+                **kubernetes.placement(deployment),
+                **kubernetes.installing(deployment, kubernetes.CACHE_MOUNT),
                 "containers": [container],
-                "volumes": pod.volumes(deployment, {"emptyDir": {}}),
+                "volumes": kubernetes.volumes(deployment, {"emptyDir": {}}),
             }
         },
     }

@@ -11,19 +11,19 @@ import math
 import re
 from typing import Any
 
-from search_spaces.rendering.shape import data_parallel_size
+from search_spaces.render import data_parallel_size
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.document import (
     HF_TOKEN,
     File,
     check_container,
     heading,
+    packages_of,
     reads_hub,
     refused,
     split_references,
     yaml_documents,
 )
-from tuner.export.formats.packages import packages_of
 from tuner.export.formats.vllm_config import with_long_name
 from tuner.processes.secrets import referenced
 

@@ -12,11 +12,10 @@ from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
 from tuner.export.formats.document import File
 from tuner.files import write_output
+from tuner.settings.study import SCRIPT_FILE
 
 SCRIPT = "script"
 """The format of `best_serve.sh`, which can also verify its server; `tuner.export.render` writes it."""
-
-SCRIPT_FILE = "best_serve.sh"
 
 
 @dataclass(frozen=True)

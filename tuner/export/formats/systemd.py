@@ -7,8 +7,7 @@ import re
 from search_spaces.schema import VLLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
-from tuner.export.formats.document import PORT, File, heading, reads_hub, refused, split_references
-from tuner.export.formats.packages import installed_notes
+from tuner.export.formats.document import PORT, File, heading, installed_notes, reads_hub, refused, split_references
 from tuner.processes.secrets import referenced
 
 FORMAT = "systemd"

@@ -11,11 +11,10 @@ import re
 import shlex
 from collections.abc import Iterable
 
-from search_spaces.rendering.words import VLLM_NAMES, long_name
+from search_spaces.argv import VLLM_NAMES, long_name
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.command import shell_quoted
-from tuner.export.formats.document import File, heading, refused, yaml_documents
-from tuner.export.formats.packages import installed_notes
+from tuner.export.formats.document import File, heading, installed_notes, refused, yaml_documents
 from tuner.processes.secrets import referenced
 
 FORMAT = "vllm-config"

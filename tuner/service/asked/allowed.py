@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from search_spaces import load_space, space_names
-from search_spaces.rendering.render import Written, written
-from search_spaces.rendering.words import long_name, one_spelling
+from search_spaces.argv import long_name, one_spelling
+from search_spaces.render import Written, written
 from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError, as_text
 

@@ -12,7 +12,7 @@ import sys
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 
-from storage.records import Culprit
+from records.trials import Culprit
 from storage.service.errors import NotYours
 from storage.service.records import Driver, Request, SubmissionState
 from storage.service.store import ServiceStore, open_service_store

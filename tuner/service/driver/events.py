@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from storage.records import Failure, TrialRecord
+from records.trials import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus

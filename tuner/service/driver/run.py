@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from records.trials import Culprit
 from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
-from storage.records import Culprit
 from storage.service.errors import NotYours
 from storage.service.records import Driver, Request, Role, Submission, SubmissionState
 from storage.service.store import ServiceStore
 from tuner.cancellation import Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
-from tuner.processes.identity import own_identity
+from tuner.processes.family import own_identity
 from tuner.service.asked.allowed import check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
@@ -29,11 +29,11 @@ from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.watching.logs import say_event
-from tuner.settings.study import SCRIPT, StudySettings
-from tuner.study.lock import StudyIsRunning, wait_until_free
+from tuner.settings.study import SCRIPT_FILE, StudySettings
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import gpus_of_trial
 from tuner.study.specification.spec import StudySpec
+from tuner.study.study_folder import StudyIsRunning, wait_until_free
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
 BEAT_S = 2.0
@@ -144,7 +144,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
             workers=max(len(submission.granted) // gpus_of_trial(settings), 1),
             ray_address=None if simulated else job.ray_address,
             storage=job.storage,
-            output=job.folder / SCRIPT,
+            output=job.folder / SCRIPT_FILE,
         )
         result = optimize(
             settings,

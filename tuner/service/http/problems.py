@@ -24,7 +24,7 @@ from storage.service.errors import (
 from storage.waiting import may_pass
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.service.http.models import rule_of
-from tuner.study.lock import StudyIsRunning
+from tuner.study.study_folder import StudyIsRunning
 
 MEDIA_TYPE = "application/problem+json"
 NO_JSON = "the body is not JSON in UTF-8"

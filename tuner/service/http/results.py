@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from storage.records import TrialRecord
+from records.trials import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.service.http.access import Caller, Known, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.edge.described import text
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
-from tuner.use_cases.files.copies import study_lines
-from tuner.use_cases.files.export import export as export_file
+from tuner.use_cases.files import export as export_file
+from tuner.use_cases.files import study_lines
 from tuner.use_cases.report.charts import chart as draw
+from tuner.use_cases.report.page import report as write_report
 from tuner.use_cases.report.reported import ReportedStudy
-from tuner.use_cases.report.write import report as write_report
 
 router = APIRouter(prefix="/v1/studies", tags=["results"])
 Context = Annotated[ServiceContext, Depends(context_of)]

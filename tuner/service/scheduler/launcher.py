@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from storage.service.records import Driver, Submission
-from tuner.processes.identity import Identity, is_alive, send_signal
+from tuner.processes.family import Identity, is_alive, send_signal
 from tuner.service.asked.rules import ServerRules
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import WITHOUT_GPU

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import IO, Any
 
-from storage.failures import FailureKind
+from records.trials import FailureKind
 
 VARIABLE = "TUNER_LOG_FORMAT"
 """The environment variable with the format: drivers have that of the service that started them."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from storage.failures import Phase
+from records.trials import Phase
 from storage.service.records import Event, SubmissionState
 from storage.service.watching.records import Figures
 from tuner.service.watching.logs import CULPRITS

@@ -21,7 +21,7 @@ from search_spaces import (
     load_space,
     space_names,
 )
-from search_spaces.rendering.shape import gpus_of
+from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
@@ -32,28 +32,27 @@ from tuner.engines.command_line import (
     sampling_arguments,
 )
 from tuner.engines.kinds import kind_of
-from tuner.engines.openai.installation import UNKNOWN
-from tuner.engines.user_command import read_command
-from tuner.engines.user_paths import absolute_arguments
+from tuner.engines.openai.engine import UNKNOWN
+from tuner.engines.user_command import absolute_arguments, read_command
 from tuner.errors import SettingError, UserError
 from tuner.gpu import host_limits
 from tuner.processes.secrets import Secrets
 from tuner.settings.declared import part, seconds_of
 from tuner.settings.study import ConfirmationSettings, SearchSettings, StudySettings
 from tuner.specs import Limits
-from tuner.study.prior.source_studies import source_studies
+from tuner.study.source_studies import source_studies
 from tuner.study.specification.configurations import (
     are_flags,
     check_configuration,
     check_parameters,
+    check_study_name,
+    default_name,
     enqueued_values,
 )
-from tuner.study.specification.context import longest_context, too_long
-from tuner.study.specification.find_model import facts_of_models, locate_others, model_of
-from tuner.study.specification.naming import check_study_name, default_name
-from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
-from tuner.study.specification.plans.plan import StudyPlan as StudyPlan
-from tuner.study.specification.plans.several import (
+from tuner.study.specification.find_model import facts_of_models, locate_others, longest_context, model_of, too_long
+from tuner.study.specification.plans import PreparedStudy as PreparedStudy
+from tuner.study.specification.plans import StudyPlan as StudyPlan
+from tuner.study.specification.plans import (
     engine_parts,
     facts_of_engines,
     given_baseline,
@@ -61,18 +60,17 @@ from tuner.study.specification.plans.several import (
     join_parts,
     without_prefix,
 )
-from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import (
+    check_price,
     check_requests,
     find_goals,
     find_workload,
     goal_sources,
     has_itl_slo,
+    study_price,
 )
-from tuner.study.specification.secret_settings import refer_to_secrets
-from tuner.study.specification.settings import ServerSettings, check_gpus, gpus_of_trial, needed_flags
-from tuner.study.specification.spec import StudySpec
-from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
+from tuner.study.specification.settings import ServerSettings, check_gpus, gpus_of_trial, needed_flags, refer_to_secrets
+from tuner.study.specification.spec import StudySpec, refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
 

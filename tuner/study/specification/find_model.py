@@ -1,4 +1,4 @@
-"""Find the model of a study and its shape."""
+"""Find the model of a study, its shape, and the context that no request may exceed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from search_spaces import ModelShape, Space, SpaceError, known_model, known_models
-from search_spaces.regular_file import read_regular_file
+from search_spaces.argv import one_spelling, value_after, whole_number
+from search_spaces.schema import VLLM
+from search_spaces.yaml_file import read_regular_file
 from tuner.engines.kind import ModelForm
 from tuner.engines.kinds import kind_of
 from tuner.engines.server.gguf_file import GgufError, read_header
-from tuner.engines.user_paths import absolute_path
+from tuner.engines.user_command import absolute_path
 from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
+from tuner.workloads.spec import Suite, Workload
+from tuner.workloads.traffic import Traffic
 
 HUB_TIMEOUT_S = 10.0
 REDIRECTS = 5
@@ -272,3 +276,44 @@ def _check_hub(field: str, name: str) -> None:
     if reply.status in (401, 403, 404):
         rule = f"{endpoint} answers {reply.status}"
         raise SettingError(field, name, rule, "check the name, or set HF_TOKEN if the model is gated")
+
+
+_OVERRIDES = ("--hf-overrides", "--json-model-override-args")
+"""Flags that replace values of config.json."""
+
+
+def longest_context(
+    shape: ModelShape | None, engine: str, arguments: Sequence[str], version: tuple[int, ...] | None = None
+) -> int | None:
+    """Return the tokens of the longest request that a server accepts; None if that is not known.
+
+    vLLM's `--max-model-len` decides where it is given: whether vLLM allows more than the model's own context depends on
+    its version and environment. Another engine's flag can lengthen the context.
+
+    Args:
+        shape: of the model.
+        engine: that serves it.
+        arguments: of the server.
+        version: of vLLM; None: any.
+    """
+    words = one_spelling(arguments)
+    flag = kind_of(engine).context_flag
+    given = whole_number(value_after(flag, words) or "") if flag in words else None
+    if shape is None or any(each in words for each in _OVERRIDES):
+        return given
+    own = shape.longest_context(version)
+    return (given if engine == VLLM else max(given, own)) if given else own
+
+
+def too_long(workload: Workload, context: int) -> SettingError:
+    """Return the error for a workload whose longest request exceeds the model's context, in tokens."""
+    load = workload.longest_workload if isinstance(workload, Suite) else workload
+    if isinstance(load, Traffic):
+        name = max(load.sent_classes, key=lambda name: load.classes[name].longest())
+        rule = (
+            f"class {name!r} has requests of up to {load.longest_request} tokens, more than the model's context of "
+            f"{context}"
+        )
+        return SettingError("workload", None, rule, "lower its lengths")
+    rule = f"requests of {load.input_len} + {load.output_len} tokens exceed the model's context of {context}"
+    return SettingError("input_len", None, rule, "lower {input_len} or {output_len}")

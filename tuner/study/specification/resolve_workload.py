@@ -1,4 +1,4 @@
-"""Determine the workload of a study and its objectives and SLOs, from settings and preset."""
+"""Determine the workload of a study, its objectives and SLOs and its price, from settings and preset."""
 
 from __future__ import annotations
 
@@ -9,24 +9,45 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from records.metrics import COSTS, ENERGY, OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY, Direction, metric
+from records.trials import Provenance
+from search_spaces import HardwareProfile, Price, list_price
 from search_spaces.schema import VLLM
-from storage.metrics import OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
-from tuner.scoring.goals import Goals
-from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import PUBLISHED_WEIGHTS, Goals, Slo, parse_objective, parse_slo
 from tuner.settings.study import GoalSettings, WorkloadSettings
-from tuner.study.specification.slo_checks import check_slo
-from tuner.workloads.arrivals import Closed
 from tuner.workloads.presets import Preset
-from tuner.workloads.reading.files import MAX_REQUESTS
+from tuner.workloads.reading import MAX_REQUESTS
 from tuner.workloads.request_class import RequestClass
 from tuner.workloads.schedule import make_schedule
-from tuner.workloads.spec import ClosedLoop, Workload
-from tuner.workloads.suite import POOLED_METRICS, Suite
-from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, load_traffic
+from tuner.workloads.spec import POOLED_METRICS, ClosedLoop, Suite, Workload
+from tuner.workloads.traffic import RESERVED_PREFIXES, Closed, Traffic, load_traffic
+
+
+def check_slo(text: str) -> Slo:
+    """Read an SLO that the user gave.
+
+    Raises:
+        SettingError: for an SLO that cannot be read, bounds a metric on the side of its good values, or cannot be met.
+    """
+    slo = parse_slo(text)
+    known = metric(slo.metric)
+    higher = known.direction is Direction.MAXIMIZE
+    if slo.op.startswith("<") is higher:
+        corrected = f"{slo.metric}{'>=' if higher else '<'}{slo.threshold:g}"
+        better = "higher" if higher else "lower"
+        raise SettingError("slo", text, f"{slo.metric} is better when {better}", f"give '{corrected}'")
+    if not higher and slo.threshold <= 0:
+        raise SettingError("slo", text, f"no {slo.metric} is below {slo.threshold:g}", "give a bound above 0")
+    if slo.metric.rpartition(".")[2] in _AT_MOST_1 and (slo.threshold > 1 or (slo.threshold == 1 and slo.op == ">")):
+        raise SettingError("slo", text, f"{slo.metric} is at most 1", f"give '{slo.metric}>=1'")
+    return slo
+
+
+_AT_MOST_1 = ("success_rate", "goodput_share")
+
 
 TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
 GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
@@ -313,3 +334,57 @@ def _suite(settings: WorkloadSettings) -> Suite:
         return Suite.model_validate({"loads": loads, "temperature": temperatures.pop()})
     except ValidationError as error:
         raise SettingError("workload", list(files), str(error.errors()[0]["ctx"]["error"]), "rename the file") from None
+
+
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e6
+"""Bounds of a price per GPU-hour; they keep costs and their ratios finite."""
+
+
+def study_price(given: float | None, card: HardwareProfile, goals: Goals, provenance: Provenance) -> Price | None:
+    """Return the price of a study, see `find_price`.
+
+    Args:
+        given: by the user, per GPU-hour; None: the list price.
+        card: of the workers.
+        goals: of the study.
+        provenance: of its trials.
+
+    Raises:
+        SettingError: for a price out of range, or a goal on a cost without a price or on the energy without a counter.
+    """
+    price = find_price(given, card)
+    _check_measurable(goals, price, card, provenance)
+    return price
+
+
+def find_price(given: float | None, card: HardwareProfile) -> Price | None:
+    """Return the given price of a GPU-hour, else the card's list price; None for a card without one.
+
+    Raises:
+        SettingError: for a price that is no number from `LEAST_PRICE` to `MOST_PRICE`.
+    """
+    check_price(given)
+    return list_price(card) if given is None else Price(given)
+
+
+def check_price(given: float | None) -> None:
+    """Refuse a price that is not a number from `LEAST_PRICE` to `MOST_PRICE`.
+
+    Raises:
+        SettingError: with the bounds.
+    """
+    if given is not None and not LEAST_PRICE <= given <= MOST_PRICE:
+        rule = f"a price is from {LEAST_PRICE:f} to {MOST_PRICE:,.0f} per GPU-hour"
+        raise SettingError("price", given, rule, "give for example 0.35, or leave it out for the card's list price")
+
+
+def _check_measurable(goals: Goals, price: Price | None, card: HardwareProfile, provenance: Provenance) -> None:
+    """Refuse an objective or SLO on a cost without a price, and on the energy without a counter."""
+    named = [("objective", objective.metric) for objective in goals.objectives]
+    for field, name in [*named, *(("slo", slo.metric) for slo in goals.slos)]:
+        base = name.rpartition(".")[2]
+        if base in COSTS and price is None:
+            raise SettingError(field, name, f"no list price of {card.name} is known", "give {price}")
+        if base == ENERGY and (provenance is Provenance.SIMULATED or card.vendor == "cpu"):
+            device = "a simulation" if provenance is Provenance.SIMULATED else "a CPU"
+            raise SettingError(field, name, f"{device} has no energy counter", "measure it on a GPU")

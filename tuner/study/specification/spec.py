@@ -1,7 +1,8 @@
-"""The frozen specification of a study, and the trials that follow from it."""
+"""The frozen specification of a study, the trials that follow from it, and what its first run fixes."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,15 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from records.trials import Config, Provenance, StudyRecord, TrialKind
 from search_spaces import ParameterValue, Price, ResolvedSpace
-from storage.records import Config, Provenance, TrialKind
+from storage.store import Store
 from tuner.engines.base import EngineInfo
+from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.settings.study import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.study.specification.settings import ServerSettings
-from tuner.workloads.spec import ClosedLoop, Workload
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import ClosedLoop, Suite, Workload
 from tuner.workloads.traffic import Traffic
 
 
@@ -314,3 +316,37 @@ def _part_of(line: str) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+_SAME = 1e-9
+"""The relative difference up to which two prices are the same."""
+
+
+def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
+    """Return the study with the settings that are fixed by its first run, if there was one.
+
+    These are the search's number of prompts and the price, since trials of two workloads or costs at two prices cannot
+    be compared, and the source studies where none are given.
+    """
+    stored = store.study(spec.name)
+    if stored is None:
+        return spec
+    learn_from = spec.search.learn_from or tuple(stored.facts.get("learn_from", ()))
+    prompts = stored.premise.get("search", {}).get("num_prompts")
+    search = replace(spec.search, learn_from=learn_from)
+    return replace(spec, search_prompts=prompts, search=search, price=Price.from_dict(stored.facts.get("price")))
+
+
+def refuse_other_price(given: Price | None, stored: StudyRecord | None) -> None:
+    """Refuse a given price that is not the stored study's; a list price gives way to the stored one.
+
+    Raises:
+        SettingError: with the stored price.
+    """
+    if given is None or given.list_price is not None or stored is None:
+        return
+    known = Price.from_dict(stored.facts.get("price"))
+    if known is not None and math.isclose(known.per_gpu_hour, given.per_gpu_hour, rel_tol=_SAME):
+        return
+    rule = f"the study {stored.name!r} has {'no price' if known is None else known}"
+    raise SettingError("price", given.per_gpu_hour, rule, "leave it out, or give another {study}")

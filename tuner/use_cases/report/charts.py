@@ -1,21 +1,27 @@
-"""The figures of a study by name: what `tuner report` and `study.plot` draw."""
+"""The figures of a study by name: what the report and `study.plot` draw, and the section on cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dashboards.analysis import requests, tradeoff, trial_files
-from dashboards.plots import hardware, pictures, results, search, traffic
-from dashboards.report.page import Figure
+from dashboards import tradeoff
+from dashboards.frames import latency_arrays, length_frame, server_frame
+from dashboards.plots import pictures, results, search, traffic
+from dashboards.plots.traffic import roofline_figure, time_shares
+from dashboards.report.page import Figure, Table
+from dashboards.tradeoff import has_class_slos
 from storage.errors import StorageError
 from tuner.errors import UserError
-from tuner.study.conclusion.alternatives import front_of_study
-from tuner.use_cases.other_cards import own_card
+from tuner.results import text
+from tuner.results.text import Grid, grid
+from tuner.study.alternatives import front_of_study
+from tuner.use_cases.other_cards import CardPrediction, own_card
 from tuner.use_cases.report.reported import ReportedStudy
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
 
 MOST_POINTS = 150
 """Trials in the stored front at most; those on it come first."""
@@ -83,10 +89,7 @@ def percentiles(study: ReportedStudy) -> go.Figure | None:
 
 def distributions(study: ReportedStudy) -> go.Figure | None:
     """Cumulative distributions of TTFT, TPOT and ITL over all requests; None without records of single requests."""
-    found = {
-        name: requests.latency_arrays(study.files(number, "requests-*.parquet"))
-        for name, number in study.compared.items()
-    }
+    found = {name: latency_arrays(study.files(number, "requests-*.parquet")) for name, number in study.compared.items()}
     return traffic.distributions({name: each for name, each in found.items() if each})
 
 
@@ -94,7 +97,7 @@ def lengths(study: ReportedStudy) -> go.Figure | None:
     """Completed and failed requests of the winner by prompt length and answer length; None without their records."""
     numbers = [*study.compared.values()]
     files = study.files(numbers[-1], "requests-*.parquet") if numbers else []
-    return traffic.lengths(requests.length_frame(files)) if files else None
+    return traffic.lengths(length_frame(files)) if files else None
 
 
 def classes(study: ReportedStudy) -> go.Figure | None:
@@ -112,10 +115,7 @@ def rates(study: ReportedStudy) -> go.Figure | None:
 
 def server(study: ReportedStudy) -> go.Figure | None:
     """State of the server over time: requests, KV cache and preemptions; None without its samples."""
-    frames = {
-        name: trial_files.server_frame(study.files(number, "server-*.csv")[:1])
-        for name, number in study.compared.items()
-    }
+    frames = {name: server_frame(study.files(number, "server-*.csv")[:1]) for name, number in study.compared.items()}
     return traffic.server(frames)
 
 
@@ -131,7 +131,7 @@ def roofline(study: ReportedStudy) -> go.Figure | None:
         {name: (place.intensity, place.flops) for name, place in each.items() if place is not None}
         for each in (predicted, measured)
     )
-    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, *points)
+    return roofline_figure(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, *points)
 
 
 def steps(study: ReportedStudy) -> go.Figure | None:
@@ -140,7 +140,7 @@ def steps(study: ReportedStudy) -> go.Figure | None:
     if own is None:
         return None
     found = {"defaults": own.defaults, "winner": own.winner}
-    return hardware.time_shares({n: each.time_shares for n, each in found.items() if each is not None})
+    return time_shares({n: each.time_shares for n, each in found.items() if each is not None})
 
 
 CHARTS: Mapping[str, Callable[[ReportedStudy], go.Figure | None]] = {
@@ -173,3 +173,79 @@ def figures(study: ReportedStudy, captions: Mapping[str, tuple[str, str]], sourc
         found = chart(study, name)
         if found is not None:
             yield Figure(title, found, note, f"{source}.")
+
+
+PREDICTED = "Predicted by the simulator, also in the report of a measured study, unless a point is called measured."
+ROOFLINE = (
+    "Memory bounds a run below the slope, arithmetic one below the flat part. The distance to the line is lost to "
+    "launches, small batches and the host."
+)
+FORMULA = (
+    "A measured point follows from measured tokens per second, mean batch and mean context, with the arithmetic and "
+    "the memory traffic of a token as in the predictions"
+)
+STEPS = "Shares of the time in which the engine is busy."
+SIMULATOR = "Predicted by the simulator for {card}"
+
+
+def cards_parts(study: ReportedStudy, where: str) -> Iterator[Figure | Table | str]:
+    """Yield the figures, the sentences and the table of the section; `where` is the origin of measured points."""
+    predicted = SIMULATOR.format(card=study.device)
+    figure = chart(study, "roofline")
+    if figure is not None:
+        bases = [*_bases(study)]
+        note = f"{ROOFLINE} {FORMULA}: {'; '.join(bases)}." if bases else ROOFLINE
+        yield Figure("Roofline of the card", figure, note, f"{predicted}. {where}." if bases else f"{predicted}.")
+    yield from _lacking(study)
+    if (figure := chart(study, "steps")) is not None:
+        yield Figure("Where the time of a step goes", figure, STEPS, f"{predicted}.")
+    yield from _other_cards(study)
+
+
+def _bases(study: ReportedStudy) -> Iterator[str]:
+    """Yield the measured batch and context of each point."""
+    for name, point in study.measured_points.items():
+        if point.batch is not None and point.context is not None:
+            yield f"{name} decodes {text.number(point.batch)} requests of {text.number(point.context)} tokens"
+
+
+def _lacking(study: ReportedStudy) -> Iterator[str]:
+    """Yield why a configuration has no measured point."""
+    for name, point in study.measured_points.items():
+        if point.lacking is not None:
+            yield f"No measured point on the roofline for {name}: {text.cut(text.one_line(point.lacking), 160)}."
+
+
+def _other_cards(study: ReportedStudy) -> Iterator[Table]:
+    """Yield the table of other cards; none where they are not simulated."""
+    if not study.cards:
+        return
+    listed = [card.price.list_price.rsplit(", ", 2) for card in study.cards if card.price and card.price.list_price]
+    sources = dict.fromkeys(f"{source}, {moment}" for source, _, moment in listed)
+    note = "Prices are per GPU-hour" + "".join(f"; list prices: {source}" for source in sources)
+    within = " within the SLOs of their class; none where no request meets them" * has_class_slos(study.record)
+    note += f". Costs are per million output tokens{within}. The winner was chosen for the study's own card."
+    yield Table("The same load on other cards", cards_grid(study.cards), note)
+
+
+def cards_grid(cards: Sequence[CardPrediction]) -> Grid:
+    """Return a row for each card and configuration: price, throughput, latencies, cost, and what it misses."""
+    last = "misses, or fails"
+    headings = ("card", "price", "configuration", "tok/s", "p99 TPOT ms", "p99 TTFT ms", "cost", last)
+    table = grid(*headings, left=("card", "configuration", last))
+    for card in cards:
+        for name, figures in (("defaults", card.defaults), ("winner", card.winner)):
+            if figures is None:
+                continue
+            values = (figures.output_throughput, figures.p99_tpot_ms, figures.p99_ttft_ms)
+            cost = figures.cost_per_million_output_tokens
+            table.add(
+                card.name + (" (the study's)" if card.is_own else ""),
+                text.ABSENT if card.price is None else f"{card.price.per_gpu_hour:.4g}",
+                name,
+                *map(text.number, values),
+                text.ABSENT if cost is None else f"{cost:.3f}",
+                text.cut(figures.failure or ", ".join(figures.misses), 60),
+                faint=figures.failure is not None,
+            )
+    return table

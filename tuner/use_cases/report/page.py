@@ -1,23 +1,36 @@
-"""The page of one study: its result, its search, its load, and where every number comes from."""
+"""The pages of a report, for one study or several side by side: result, search, load, and where numbers come from."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
-from storage.records import TrialRecord
-from tuner.errors import UserError
+from dashboards.plots.results import side_by_side
+from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from records.trials import TrialRecord
+from storage import open_store
+from storage.store import Store
+from tuner.errors import SettingError, UserError
 from tuner.export.from_study import serve_script_of
+from tuner.files import write_output
+from tuner.owner import free_path, refuse_other_file
 from tuner.processes.secrets import shell_word
-from tuner.results import configuration, text
-from tuner.results.classes import BY_CLASS, classes_grid, classes_note
+from tuner.results import text
 from tuner.results.conclusion import (
+    BY_CLASS,
+    COST,
+    ENGINES_TITLE,
     WOULD_HELP,
+    classes_grid,
+    classes_note,
     comparison_grid,
     comparison_title,
+    cost_lines,
+    engines_grid,
     finalists_grid,
     flags_grid,
     flags_note,
@@ -26,12 +39,10 @@ from tuner.results.conclusion import (
     smaller_line,
     worse_metrics,
 )
-from tuner.results.cost_lines import cost_lines
-from tuner.results.engines import ENGINES_TITLE, engines_grid
-from tuner.results.grid import Grid, grid
-from tuner.results.nearest import nearest_grid, rate_line
-from tuner.use_cases.report.cards import PREDICTED, ROOFLINE, STEPS, cards_parts
-from tuner.use_cases.report.charts import figures
+from tuner.results.findings import nearest_grid, rate_line
+from tuner.results.text import Grid, full_configuration, grid
+from tuner.use_cases.places import find_study, storage_url
+from tuner.use_cases.report.charts import PREDICTED, ROOFLINE, STEPS, cards_parts, figures
 from tuner.use_cases.report.reported import ReportedStudy
 
 UNFINISHED = "The study has not ended: this page shows the search so far."
@@ -240,7 +251,7 @@ def trials_grid(study: ReportedStudy) -> Grid:
             _state(record),
             text.ABSENT if score is None else f"{score:.3f}",
             *map(text.number, values),
-            text.cut(record.label or configuration.full(record.config, study.defaults), 110),
+            text.cut(record.label or full_configuration(record.config, study.defaults), 110),
             faint=record.state != "ok",
         )
     return table
@@ -284,3 +295,177 @@ def provenance_grid(study: ReportedStudy) -> Grid:
         if value is not None:
             table.add(label, str(value))
     return table
+
+
+LEFT = ("study", "numbers are", "model", "card", "engine", "configuration")
+
+
+def page_of_several(studies: Sequence[ReportedStudy]) -> Page:
+    """Return a page that compares studies; each row says whether it was measured."""
+    names = ", ".join(study.record.name for study in studies)
+    first = Section("Side by side", [Table("Configurations", values_grid(studies), _note(studies)), *_figure(studies)])
+    each = [
+        Section(study.record.name, [verdict_of(study.findings.conclusion), *result_parts(study)], source_of(study))
+        for study in studies
+    ]
+    return Page(
+        title=f"{len(studies)} studies",
+        subtitle=names,
+        verdict=_verdict(studies),
+        simulated=all(study.simulated for study in studies),
+        sections=[first, *each],
+        study=names,
+    )
+
+
+def _verdict(studies: Sequence[ReportedStudy]) -> str:
+    """Return how many studies found something better than their reference."""
+    better = [study for study in studies if study.findings.winner not in (None, study.findings.baseline)]
+    if not better:
+        return "No study found a configuration that is better than its reference beyond the noise."
+    names = ", ".join(study.record.name for study in better)
+    return f"{len(better)} of {len(studies)} studies recommend another configuration than their reference: {names}."
+
+
+def shared_metrics(studies: Sequence[ReportedStudy]) -> list[str]:
+    """Return the objectives of all studies, each once."""
+    return list(dict.fromkeys(each.metric for study in studies for each in study.findings.objectives))
+
+
+def values_grid(studies: Sequence[ReportedStudy]) -> Grid:
+    """Return a row for each study's reference and for its winner: where it ran, and its values."""
+    metrics = shared_metrics(studies)
+    priced = any(outcome.metric(COST) is not None for study in studies for outcome in study.outcomes.values())
+    costs = [COST] if priced and COST not in metrics else []
+    table = grid(*LEFT, *metrics, *costs, left=LEFT)
+    for study in studies:
+        for name, outcome in study.outcomes.items():
+            values = (outcome.metric(metric) for metric in (*metrics, *costs))
+            table.add(
+                study.record.name,
+                study.record.provenance.value,
+                str(study.record.premise["model"]["name"]),
+                study.device,
+                study.engine,
+                name,
+                *map(text.number, values),
+            )
+    return table
+
+
+def _note(studies: Sequence[ReportedStudy]) -> str:
+    """Return what keeps the rows from being compared: different loads, and measured beside simulated numbers."""
+    loads = {study.record.name: workload_line(study.record.premise["workload"]) for study in studies}
+    notes = []
+    if len(set(loads.values())) > 1:
+        notes.append("The loads differ: " + "; ".join(f"{name}: {load}" for name, load in loads.items()) + ".")
+    if len({study.simulated for study in studies}) > 1:
+        notes.append("Some rows are measured, others predicted.")
+    prices = dict.fromkeys(str(price) for study in studies if (price := study.findings.price) is not None)
+    if prices:
+        notes.append(f"Prices: {'; '.join(prices)}.")
+    return " ".join(notes)
+
+
+def _figure(studies: Sequence[ReportedStudy]) -> Iterator[Figure]:
+    """Yield the first two objectives that all studies have, against each other."""
+    shared = [
+        metric
+        for metric in shared_metrics(studies)
+        if all(outcome.metric(metric) is not None for study in studies for outcome in study.outcomes.values())
+    ]
+    if len(shared) > 1:
+        up, across = shared[:2]
+        points = {
+            study.record.name: {
+                name: (outcome.metric(across) or 0.0, outcome.metric(up) or 0.0)
+                for name, outcome in study.outcomes.items()
+            }
+            for study in studies
+        }
+        title = f"{up} by {across}"
+        yield Figure(
+            title, side_by_side(points, across, up), "A line leads from the reference of a study to its winner."
+        )
+
+
+REPORT = Path("report.html")
+"""The file of a report, unless the user chooses another."""
+
+
+def report(studies: Sequence[str], output: Path | None, storage: str | None = None) -> Path:
+    """Write the report of a study, or one that compares several.
+
+    Args:
+        studies: names; empty: the latest of the database. Each counts once.
+        output: the HTML file; None: `REPORT`, or a file beside it if that is another study's.
+        storage: file or SQLAlchemy URL of the database; None: the default one.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: when there is no such study, it has no trial, the path has another file, or the file cannot be
+            written.
+    """
+    url = storage_url(storage, create=False)
+    names: list[str | None] = [*dict.fromkeys(studies)]
+    with closing(open_store(url)) as store:
+        found = [named_study(store, url, name) for name in names or [None]]
+    path = own_path(output, [each.record.name for each in found])
+    return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), path)
+
+
+def own_path(output: Path | None, studies: Sequence[str]) -> Path:
+    """Return the path of a report of studies, which replaces no other file.
+
+    Raises:
+        SettingError: if the user chose a path that has another file.
+    """
+    if output is None:
+        return free_path(REPORT, ", ".join(studies))
+    refuse_other_file(output, ", ".join(studies))
+    return output
+
+
+def named_study(store: Store, url: str, name: str | None) -> ReportedStudy:
+    """Return a study that an argument of the command names, see `reported_study`."""
+    try:
+        return reported_study(store, url, name)
+    except SettingError as error:  # a study is an argument here, not an option
+        if error.field != "study":
+            raise
+        remedy = f"; {error.remedy}" * bool(error.remedy)
+        raise UserError(f"study {error.value!r}: {error.rule}{remedy}") from None
+
+
+def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
+    """Return a study as a report needs it; None: the latest.
+
+    Raises:
+        UserError: when there is no such study, or it has no finished trial.
+    """
+    record = find_study(store, name)
+    trials = tuple(store.trials(record.name))
+    if all(trial.outcome is None for trial in trials):
+        raise SettingError("study", record.name, "it has no finished trial", "run `tuner optimize` first")
+    return ReportedStudy(record, trials, url)
+
+
+def write_page(page: Page, output: Path, mode: int | None = None) -> Path:
+    """Write a page to a file and return its path.
+
+    Args:
+        page: the page.
+        output: the file.
+        mode: its permission bits; None: as for any output.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    try:
+        write_output(output, render(page), mode=mode)
+    except OSError as error:
+        rule = f"the file cannot be written: {error.strerror}"
+        raise SettingError("output", str(output), rule, "choose another file") from None
+    return output

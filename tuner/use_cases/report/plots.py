@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from storage import open_store
 from tuner.errors import UserError
 from tuner.use_cases.report.charts import chart
-from tuner.use_cases.report.write import reported_study
+from tuner.use_cases.report.page import reported_study
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboards.analysis import trial_files
+from dashboards import frames
 from dashboards.plots.pictures import IMPORTANCE, IMPORTANCE_TRIALS
-from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord
-from tuner.engines.simulator.measured_roofline import MeasuredPoint
+from records.trials import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord
+from tuner.engines.simulator.roofline import MeasuredPoint
 from tuner.results.findings import Findings
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
 
@@ -50,7 +50,7 @@ class ReportedStudy:
             return {name: (float(mean), float(low), float(high)) for name, (mean, low, high) in shares}
         if self.url is None:
             return {}
-        from tuner.sampler.importance import stored_importance
+        from tuner.sampler.flag_effects import stored_importance
 
         return stored_importance(self.url, self.record.name)
 
@@ -127,12 +127,12 @@ class ReportedStudy:
 
     def files(self, number: int, name: str) -> list[Path]:
         """Return the files of a trial's benchmarks, see `trial_files.numbered_files`; none if they are not here."""
-        return [file for folder in self.folders(number) for file in trial_files.numbered_files(folder, name)]
+        return [file for folder in self.folders(number) for file in frames.numbered_files(folder, name)]
 
     def rate_frame(self) -> pd.DataFrame | None:
         """Return the rates of the trial that searched the capacity last, see `trial_files.rate_frame`; None without."""
         for record in reversed(self.trials):
             file = Path(record.outcome.artifacts) / "capacity.csv" if record.outcome is not None else None
             if file is not None and file.is_file():
-                return trial_files.rate_frame(file)
+                return frames.rate_frame(file)
         return None

@@ -17,11 +17,10 @@ from benchmarks.search.problems.problem import (
 from benchmarks.search.problems.simulated.study import SimulatedStudy, SimulatedTrial
 from benchmarks.search.problems.simulated.world import World, sped_up
 from benchmarks.search.problems.trials import RandomTrial
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.records import Config
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.scoring.score import score
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, score
 
 SHORT_NOISE = 1.2
 """Noise of a shortened benchmark relative to a whole one: assumed, as most noise lies between launches."""

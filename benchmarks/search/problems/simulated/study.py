@@ -12,27 +12,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.search.problems.problem import Compilations, MetricsByName
+from records.trials import Config, Provenance
 from search_spaces import HardwareProfile, ModelShape, hardware_named, version_tuple
-from storage.records import Config, Provenance
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES, default_version
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.engine import STOP_S
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version, flag_names
+from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
-from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
+from tuner.engines.simulator.serve_config import ServeConfig, find_shape
+from tuner.engines.simulator.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec, plan_study
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
-from tuner.workloads.spec import ClosedLoop, SingleWorkload
-from tuner.workloads.suite import Suite
+from tuner.workloads.spec import ClosedLoop, SingleWorkload, Suite
 from tuner.workloads.traffic import Traffic
 
 RATE_SPAN_S = 15.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from benchmarks.search.problems.problem import MetricsByName, seeded_generator
+from records.metrics import Direction, metric
+from records.trials import Config
 from search_spaces import Parameter, ParameterValue, ResolvedSpace
-from storage.metrics import Direction, metric
-from storage.records import Config
 from tuner.engines.simulator.parameters import Parameters, documented_parameters
 
 EFFECT_KNOTS = 5

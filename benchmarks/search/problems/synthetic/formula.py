@@ -15,10 +15,9 @@ from benchmarks.search.problems.problem import (
     is_maximised,
     seeded_generator,
 )
+from records.trials import Config
 from search_spaces import ParameterValue
-from storage.records import Config
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_objective, parse_slo
 
 NOISE = 0.03
 """Standard deviation of a measurement's logarithm."""

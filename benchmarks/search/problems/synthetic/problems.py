@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.synthetic.formula import FormulaProblem, bump
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.records import Config
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.synthetic.formula import bump
 from benchmarks.search.problems.synthetic.problems import BatchTradeOff, Conditional, CrashHalf, Gains
-from storage.records import Config
+from records.trials import Config
 
 
 class RelatedConditional(Conditional):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.records import Config
 
 LOG_SCALE_RATIO = 8.0
 """A number is suggested on a logarithmic scale if its largest value is at least so many times its smallest."""

@@ -10,11 +10,11 @@ from benchmarks.search.problems.problem import MetricsByName
 from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES, SimulatedStudy
 from benchmarks.search.problems.tables.problem import Predict
 from benchmarks.simulator.rows import H200_PACKAGES, Row, h200, predict
+from records.trials import Config
 from search_spaces import Parameter, ParameterValue, SpaceError
-from storage.records import Config
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
 
 FLAGS = {
     "max_num_seqs": "--max-num-seqs",

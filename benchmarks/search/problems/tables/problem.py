@@ -25,10 +25,9 @@ from benchmarks.search.problems.problem import (
 )
 from benchmarks.search.problems.tables.domain import domains_of
 from benchmarks.search.problems.tables.rows import TableRow, read_rows
+from records.trials import Config
 from search_spaces import ParameterValue, Trial
-from storage.records import Config
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.goals import parse_objective, parse_slo
 
 TIE = 1e-9
 """Distances that differ by less are equal."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.search.problems.tables.problem import Table
 from benchmarks.simulator.rows import REFERENCE_FOLDER
-from storage.records import Config
+from records.trials import Config
 
 STUDY_FOLDER = Path(__file__).parents[4] / "docs" / "reports" / "data"
 H200_DEFAULTS: Config = {

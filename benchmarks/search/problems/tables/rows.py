@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.search.problems.problem import MetricsByName, config_key
+from records.trials import Config
 from search_spaces import ParameterValue
-from storage.records import Config
 
 CONFIG_PREFIX = "config."
 """Marks the columns of a CSV file that hold the configuration."""

@@ -15,16 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.records import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.llama_cpp.engine import LlamaCppEngine
-from tuner.engines.llama_cpp.server import LlamaCppServer
+from tuner.engines.llama_cpp.engine import LlamaCppEngine, LlamaCppServer
 from tuner.engines.server import traffic as traffic_module
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords, reap_orphans
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.request_class import RequestClass
@@ -173,10 +172,10 @@ def test_stop_leaves_nothing(engine: LlamaCppEngine, good_spec: TrialSpec, tmp_p
 DRIVER = """
 import sys, threading
 from pathlib import Path
-from storage.records import TrialKind
+from records.trials import TrialKind
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.processes.identity import own_identity
+from tuner.processes.family import own_identity
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Culprit, FailureKind, Phase
-from tuner.engines.llama_cpp.failures import classify, context_problem
-from tuner.engines.llama_cpp.server import facts_from_log
-from tuner.engines.server.failures.classify import read_log
+from records.trials import Culprit, FailureKind, Phase
+from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log
+from tuner.engines.server.failures import read_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "llama.cpp"
 K = FailureKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engines.llama_cpp.installation import find_server, installation
+from tuner.engines.llama_cpp.engine import find_server, installation
 from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.errors import SettingError, UserError
 

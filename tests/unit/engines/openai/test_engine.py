@@ -12,16 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.records import FailureKind, Phase, ServerFacts, TrialKind
+from records.trials import FailureKind, Phase, ServerFacts, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.gguf_model import write_model
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.openai.engine import OpenAiEngine
-from tuner.engines.openai.server import OpenAiServer
+from tuner.engines.openai.engine import OpenAiEngine, OpenAiServer
 from tuner.errors import SettingError, TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from storage.records import FailureKind, Phase
-from tuner.engines.openai.failures import classify
+from records.trials import FailureKind, Phase
+from tuner.engines.openai.engine import classify
 
 
 @pytest.mark.parametrize(

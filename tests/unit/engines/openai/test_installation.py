@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.engines.openai import installation
-from tuner.engines.openai.installation import UNKNOWN, find_program, version_of
+from tuner.engines.openai import engine
+from tuner.engines.openai.engine import UNKNOWN, find_program, version_of
 from tuner.errors import SettingError
 
 
@@ -49,7 +49,7 @@ def test_the_version_is_what_the_program_prints(tmp_path: Path, body: str, versi
 
 
 def test_a_program_that_starts_a_server_instead_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "ANSWER_S", 0.5)
+    monkeypatch.setattr(engine, "ANSWER_S", 0.5)
     children = tmp_path / "children"
     program = script(tmp_path / "serve", f"sleep 600 & echo $! >{children}; wait")
     assert version_of(program) == UNKNOWN

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tests.gguf_model import write_model
-from tuner.engines.openai.prompts import TrialPrompts, find_tools
-from tuner.engines.openai.server import has_other_length
-from tuner.engines.server import tokenizer_library
+from tuner.engines.openai.engine import TrialPrompts, find_tools, has_other_length
+from tuner.engines.server import token_prompts
 from tuner.engines.server.token_prompts import TokenTools
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
-from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 REQUESTS: list[dict[str, Any]] = [
     {"shared": [["system", 8]], "tokens": 20, "seed": 5, "text": "random"},
@@ -62,9 +61,9 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> None:
-        raise tokenizer_library._no_package(None)
+        raise token_prompts._no_package(None)
 
-    monkeypatch.setattr("tuner.engines.openai.prompts.find_tokenizer", none)
+    monkeypatch.setattr("tuner.engines.openai.engine.find_tokenizer", none)
     with pytest.raises(SettingError, match="the package `tokenizers`, which makes the prompts, is not installed"):
         find_tools("m", "", ProcessRecords(tmp_path), None)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, TrialKind
+from records.trials import FailureKind, TrialKind
 from tests.gguf_model import write_model
 from tuner.engines.base import EngineSettings
-from tuner.engines.openai.engine import OpenAiEngine
-from tuner.engines.openai.server import OpenAiServer
+from tuner.engines.openai.engine import OpenAiEngine, OpenAiServer
 from tuner.errors import TrialFailed
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop

@@ -14,16 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from storage.records import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.server import program_engine
-from tuner.engines.sglang.engine import SglangEngine
-from tuner.engines.sglang.server import SglangServer
+from tuner.engines.sglang.engine import SglangEngine, SglangServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop

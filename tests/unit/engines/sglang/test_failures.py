@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Phase, ServerFacts
-from tuner.engines.server.failures.classify import read_log
+from records.trials import FailureKind, Phase, ServerFacts
+from tuner.engines.server.failures import read_log
 from tuner.engines.server.metrics import parse_metrics
-from tuner.engines.sglang.facts import STATE, facts_from_log, with_metrics
-from tuner.engines.sglang.failures import classify, length_problem
+from tuner.engines.sglang.engine import STATE, classify, facts_from_log, length_problem, with_metrics
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "sglang"
 K = FailureKind

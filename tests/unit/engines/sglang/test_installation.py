@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tuner.engines.server.token_prompts import ordinary_tokens
-from tuner.engines.sglang.installation import find_python, installation
+from tuner.engines.sglang.engine import find_python, installation
 from tuner.errors import SettingError, UserError
 
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from search_spaces import hardware_named, known_models
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.simulated_run import SimulatedRun
+from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 
 SMALL = "Qwen/Qwen2.5-0.5B"
 PACKAGES = frozenset({"arctic_inference", "flashinfer"})

@@ -15,10 +15,9 @@ from search_spaces import (
     load_space,
     version_tuple,
 )
-from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
+from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.serve_config import resolve_serve_config
 
 CARDS = [key for key, card in known_hardware().items() if card.vendor == "nvidia"]
 VERSIONS = ("0.15.1", "0.19.1", "0.23.0", "0.25.1", "0.28.0", "0.32.0")

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, run, server
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload
-from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.scheduling.scheduler import SchedulerCounts
-from tuner.engines.simulator.scheduling.sequence import Prompt
-from tuner.engines.simulator.simulated_run import SimulatedRun
-from tuner.workloads.results.requests import RequestStatus
+from tuner.engines.simulator.client import BenchServeWorkload, SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.deployment import SimulatedRun
+from tuner.engines.simulator.scheduler import SchedulerCounts
+from tuner.engines.simulator.sequence import Prompt
+from tuner.workloads.results import RequestStatus
 
 WORKLOADS = st.builds(
     BenchServeWorkload,

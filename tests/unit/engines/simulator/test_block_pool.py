@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tuner.engines.simulator.memory.block_pool import BlockPool, Chain
-from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
+from tuner.engines.simulator.block_pool import BlockPool, Chain
+from tuner.engines.simulator.sequence import Prompt, Sequence
 
 SIZE = 4
 

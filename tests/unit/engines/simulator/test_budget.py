@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engines.simulator.helpers import SMALL, config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 
 

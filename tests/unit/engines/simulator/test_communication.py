@@ -8,9 +8,9 @@ import pytest
 
 from search_spaces import HardwareProfile, hardware_named, known_hardware, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.parameters import Parameters, parameters_of
-from tuner.engines.simulator.timing.communication import Communication
+from tuner.engines.simulator.serve_config import resolve_serve_config
+from tuner.engines.simulator.step_time import Communication
 
 MIB = 2**20
 ROUND = {"all_reduce_us": 4.0, "all_reduce_gpu_us": 1.0, "nvlink_share": 0.5, "pcie_share": 0.5}

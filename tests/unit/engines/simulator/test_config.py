@@ -8,10 +8,10 @@ import pytest
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator.config.cuda_graphs import LaunchMode
-from tuner.engines.simulator.config.flags import FlagError, parse_flags
-from tuner.engines.simulator.config.precision import ConfigRefused, find_backend
-from tuner.engines.simulator.config.serve_config import ServeConfig
+from tuner.engines.simulator.cuda_graphs import LaunchMode
+from tuner.engines.simulator.flags import FlagError, parse_flags
+from tuner.engines.simulator.precision import ConfigRefused, find_backend
+from tuner.engines.simulator.serve_config import ServeConfig
 
 
 def on_h200(*arguments: str) -> ServeConfig:
@@ -151,7 +151,7 @@ def test_refusals_have_vllms_message(arguments: list[str], message: str) -> None
 
 
 def test_suffix_decoding_needs_its_package() -> None:
-    from tuner.engines.simulator.config.serve_config import resolve_serve_config
+    from tuner.engines.simulator.serve_config import resolve_serve_config
 
     arguments = ["--speculative-config", '{"method": "suffix"}']
     with pytest.raises(ConfigRefused, match=r"pip install arctic-inference==0\.1\.1"):

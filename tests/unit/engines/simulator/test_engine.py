@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Culprit, FailureKind, Phase, Provenance, TrialKind
 from search_spaces import hardware_named
-from storage.records import Culprit, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.server.failures.classify import classify
+from tuner.engines.server.failures import classify
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec

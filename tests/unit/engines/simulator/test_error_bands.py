@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator import error_bands
-from tuner.engines.simulator.error_bands import LEAST_ROWS, find_error_bands
-from tuner.engines.simulator.parameters import documented_bands
+from tuner.engines.simulator import parameters
+from tuner.engines.simulator.parameters import LEAST_ROWS, documented_bands, find_error_bands
 
 LARGE, AWQ = "Qwen/Qwen2.5-7B-Instruct", "TheBloke/Llama-2-7B-AWQ"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4}'
@@ -50,5 +49,5 @@ def test_several_servers_have_none() -> None:
 def test_a_regime_needs_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(entry["rows"] >= LEAST_ROWS for entry in documented_bands())
     few = [{"card": "h200", "weights": "16-bit", "rows": LEAST_ROWS - 1, "output_throughput": 0.01}]
-    monkeypatch.setattr(error_bands, "documented_bands", lambda: few)
+    monkeypatch.setattr(parameters, "documented_bands", lambda: few)
     assert find_error_bands(config(card="h200", version=(0, 25, 1))).errors == {}

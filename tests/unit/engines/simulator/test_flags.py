@@ -11,10 +11,10 @@ import pytest
 from search_spaces import hardware_named
 from search_spaces.yaml_file import read_yaml
 from tests.contracts.space_contract import QWEN
-from tuner.engines.simulator.config import flags
-from tuner.engines.simulator.config.flags import flag_names, parse_flags
-from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
+from tuner.engines.simulator import flags
+from tuner.engines.simulator.flags import flag_names, parse_flags
+from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
+from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 
 RECORDED = Path(__file__).parents[3] / "data" / "vllm_flags"
 VERSIONS = tuple(sorted(file.stem for file in RECORDED.glob("[0-9]*.json")))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator.clients.client import SimulatedRequest
+from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduling.sequence import Prompt
-from tuner.engines.simulator.timing.front_end import FrontEnd
+from tuner.engines.simulator.sequence import Prompt
+from tuner.engines.simulator.startup import FrontEnd
 
 PARAMETERS = replace(
     parameters_of("h200"), request_us=4e6, connect_us=2e6, prompt_token_us=1e4, token_us=1e5, chunk_us=4e5

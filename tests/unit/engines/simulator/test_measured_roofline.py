@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from storage.records import Provenance, Repeat, ServerFacts, TrialOutcome
+from records.trials import Provenance, Repeat, ServerFacts, TrialOutcome
 from tests.unit.engines.simulator.helpers import server
-from tuner.engines.simulator.measured_roofline import measured_point
 from tuner.engines.simulator.prediction import client_metrics, run_workload
-from tuner.engines.simulator.roofline import roofline_of
+from tuner.engines.simulator.roofline import measured_point, roofline_of
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

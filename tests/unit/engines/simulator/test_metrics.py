@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from tests.unit.engines.simulator.helpers import run, server
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
-from tuner.engines.simulator.clients.client import SimulatedRequest
-from tuner.engines.simulator.clients.metrics import bench_metrics, chunk_times, token_gaps
-from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.engines.simulator.client import BenchServeWorkload, SimulatedRequest, bench_serve_client
+from tuner.engines.simulator.metrics import bench_metrics, chunk_times, token_gaps
+from tuner.engines.simulator.sequence import Prompt
 
 
 def test_gaps_and_chunk_times_of_an_answer() -> None:

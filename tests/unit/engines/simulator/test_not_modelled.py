@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from search_spaces import ModelShape, hardware_named, known_models
-from search_spaces.catalogue.architecture import Unread
+from search_spaces.catalogue.model_config import Unread
 from tests.contracts.space_contract import QWEN
-from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.memory.weights import find_weights
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.memory import find_weights
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
+from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 
 
 def resolve(model: ModelShape, *argv: str) -> ServeConfig:

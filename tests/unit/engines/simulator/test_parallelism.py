@@ -8,19 +8,18 @@ import pytest
 
 from search_spaces import ModelShape, hardware_named, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
-from tuner.engines.simulator.config.parallelism import Parallelism, TooFewGpus, shard_of
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import (
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.limits import Parallelism, TooFewGpus, shard_of
+from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget, find_weights
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
+from tuner.engines.simulator.serve_config import (
     ServeConfig,
     placed_config,
     refusal_of_every_trial,
     resolve_serve_config,
 )
-from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
-from tuner.engines.simulator.memory.weights import find_weights
-from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 

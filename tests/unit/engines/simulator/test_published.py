@@ -11,13 +11,13 @@ import pytest
 from benchmarks.simulator.rows import Row, h200, predict, published
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
-from tuner.engines.simulator.clients.from_workload import workload_client
-from tuner.engines.simulator.clients.metrics import request_record
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.client import workload_client
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import request_record
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.serve_config import resolve_serve_config
 from tuner.workloads.presets import load_preset
-from tuner.workloads.results.requests import RequestRecord
+from tuner.workloads.results import RequestRecord
 
 NOISE = 0.048
 """Relative spread of three published runs of one configuration."""

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, PACKAGES, SMALL, SUFFIX
-from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
-from tuner.engines.simulator.clients.metrics import bench_metrics
-from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
-from tuner.engines.simulator.scheduling.step import Step
-from tuner.engines.simulator.simulated_run import SimulatedRun
-from tuner.engines.simulator.timing.step_time import COMMUNICATION, OTHER_SERVERS, StepTime
+from tuner.engines.simulator.sequence import Step
+from tuner.engines.simulator.step_time import COMMUNICATION, OTHER_SERVERS, StepTime
 from tuner.workloads.presets import load_preset
-from tuner.workloads.results.requests import RequestStatus
+from tuner.workloads.results import RequestStatus
 from tuner.workloads.traffic import Traffic
 
 BURST = BenchServeWorkload(num_prompts=32, max_concurrency=16, input_len=100, output_len=40)
@@ -208,7 +207,7 @@ def test_speculation_on_two_servers_draws_different_answers() -> None:
 
 
 def test_the_kv_cache_that_a_flag_sets_must_fit_into_the_part_of_each_server() -> None:
-    from tuner.engines.simulator.memory.budget import StartFailed
+    from tuner.engines.simulator.memory import StartFailed
 
     flag = ("--kv-cache-memory-bytes", "6G")
     assert servers(*flag).budget.tokens > 400_000

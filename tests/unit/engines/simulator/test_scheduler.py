@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.engines.simulator.helpers import SUFFIX, config
-from tuner.engines.simulator.memory.block_pool import Chain
+from tuner.engines.simulator.block_pool import Chain
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduling.answer_text import AnswerText
-from tuner.engines.simulator.scheduling.scheduler import Scheduler
-from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
-from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
+from tuner.engines.simulator.scheduler import Scheduler, SpeculativeScheduler
+from tuner.engines.simulator.sequence import AnswerText, Prompt, Sequence
 
 
 def scheduler(*arguments: str, blocks: int = 1000) -> Scheduler:

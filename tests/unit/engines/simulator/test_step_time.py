@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, SMALL, config
-from tuner.engines.simulator.config.cuda_graphs import LaunchMode
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduling.step import Step
-from tuner.engines.simulator.timing.step_time import StepTime
+from tuner.engines.simulator.sequence import Step
+from tuner.engines.simulator.serve_config import resolve_serve_config
+from tuner.engines.simulator.step_time import StepTime
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,11 +9,11 @@ import pytest
 
 from search_spaces import Context, HardwareProfile, ParameterValue, ResolvedSpace, hardware_named, load_space
 from tests.contracts.space_contract import COMMON_FLAGS, QWEN
-from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 
 CARDS = ("t4", "l4", "rtx6000ada", "a10g", "a100", "l40s", "h100", "h200")
 VERSIONS = ((0, 15, 1), (0, 19, 0), (0, 20, 0), (0, 25, 1), (0, 32, 0))

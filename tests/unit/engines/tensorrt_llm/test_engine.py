@@ -14,17 +14,16 @@ import psutil
 import pytest
 import yaml
 
-from storage.records import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.tensorrt_llm_program import VERSION
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.server import program_engine
-from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
-from tuner.engines.tensorrt_llm.server import TensorRtLlmServer
+from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine, TensorRtLlmServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.records import FailureKind, Phase, ServerFacts
+from records.trials import FailureKind, Phase, ServerFacts
 from tuner.engines.server.metrics import parse_metrics
-from tuner.engines.tensorrt_llm.facts import STATE, facts_from_log, with_metrics
-from tuner.engines.tensorrt_llm.failures import classify, length_problem
+from tuner.engines.tensorrt_llm.engine import STATE, classify, facts_from_log, length_problem, with_metrics
 
 K = FailureKind
 WORKER = (

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tensorrt_llm_program import VERSION
-from tuner.engines.tensorrt_llm.installation import Installation, find_server, installation
-from tuner.engines.tensorrt_llm.prompts import token_tools
-from tuner.engines.tensorrt_llm.server import listed_name
+from tuner.engines.tensorrt_llm.engine import Installation, find_server, installation, listed_name, token_tools
 from tuner.errors import SettingError, TrialFailed, UserError
 from tuner.processes.records import ProcessRecords
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
-from tuner.engines.server.jobs import ResultError
+from records.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
+from tuner.engines.server.traffic import ResultError
 from tuner.engines.vllm.bench_serve import RESULT_LIMIT, bench_arguments, read_result
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from storage.metrics import ENERGY
-from storage.records import Repeat
-from tuner.engines.server import energy
-from tuner.engines.server.energy import EnergyMeter, energy_of_window, with_energy
+from records.metrics import ENERGY
+from records.trials import Repeat
+from tuner.engines.server import metrics
+from tuner.engines.server.metrics import EnergyMeter, energy_of_window, with_energy
 
 BENCHMARK = [(0.0, 1000.0), (2.0, 1200.0), (4.0, 2600.0), (6.0, 4000.0), (8.0, 4200.0)]
 """A GPU takes 100 W until 2 s, 700 W until 6 s, then 100 W."""
@@ -47,7 +47,7 @@ def test_without_a_counter_the_energy_of_a_token_is_absent() -> None:
 
 
 def test_the_meter_reads_its_gpu_at_both_ends_and_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energy, "SAMPLING_PERIOD_S", 0.001)
+    monkeypatch.setattr(metrics, "ENERGY_PERIOD_S", 0.001)
     asked: list[int] = []
 
     def read(index: int) -> float:

@@ -15,24 +15,22 @@ from typing import Any
 
 import pytest
 
-from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
+from records.trials import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.engines.base import EngineSettings
-from tuner.engines.server.devices import WorkerDevice
-from tuner.engines.server.environment import base_environment
+from tuner.engines.server.devices import WorkerDevice, base_environment
 from tuner.engines.server.program_engine import command_text
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.environment import own_environment
-from tuner.engines.vllm.server import VllmServer
-from tuner.engines.vllm.warm_start import ForkedServerProcess
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.resident_client import ForkedServerProcess
+from tuner.engines.vllm.toolbox import own_environment
 from tuner.errors import TrialFailed
-from tuner.processes.log_files import KEPT_BYTES
 from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
+from tuner.processes.supervisor import KEPT_BYTES
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import ClosedLoop

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner import scratch
-from tuner.engines.server.environment import base_environment
-from tuner.engines.vllm.environment import preserve_compiler_headers
+from tuner.engines.server.devices import base_environment
+from tuner.engines.vllm.toolbox import preserve_compiler_headers
 
 
 def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

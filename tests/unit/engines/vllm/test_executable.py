@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.server.programs import interpreter_of
-from tuner.engines.vllm import installation as module
-from tuner.engines.vllm.installation import ENTRY_POINT, find_executable, installation, version_of
+from tuner.engines.server.program_engine import interpreter_of
+from tuner.engines.vllm import toolbox as module
+from tuner.engines.vllm.toolbox import ENTRY_POINT, find_executable, installation, version_of
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"

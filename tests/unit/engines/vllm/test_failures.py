@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Culprit, FailureKind, Phase
-from tuner.engines.server.failures.classify import EVIDENCE_LINES, classify, error_summary, read_log
-from tuner.engines.vllm.logs import facts_from_log
+from records.trials import Culprit, FailureKind, Phase
+from tuner.engines.server.failures import EVIDENCE_LINES, classify, error_summary, read_log
+from tuner.engines.vllm.engine import facts_from_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 K = FailureKind

@@ -17,9 +17,8 @@ from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.server.metrics import parse_metrics
-from tuner.engines.vllm.instances import launcher
-from tuner.engines.vllm.instances.launcher import free_ports
-from tuner.engines.vllm.instances.shares import shares_of
+from tuner.engines.vllm import instances
+from tuner.engines.vllm.instances import free_ports, shares_of
 from tuner.engines.vllm.kind import LAUNCHER
 
 PATIENCE_S = 120.0
@@ -68,10 +67,10 @@ def test_instances_on_a_cpu_share_cores_and_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_a_variable_all_gpus_of_the_machine_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "devices", lambda environment: ["one", "two"])
-    assert launcher._all_gpus() == gpus("0,1")
-    monkeypatch.setattr(launcher, "devices", lambda environment: [])
-    assert launcher._all_gpus() == {}
+    monkeypatch.setattr(instances, "devices", lambda environment: ["one", "two"])
+    assert instances._all_gpus() == gpus("0,1")
+    monkeypatch.setattr(instances, "devices", lambda environment: [])
+    assert instances._all_gpus() == {}
 
 
 def test_one_instance_is_vllm_itself() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import ServerFacts
+from records.trials import ServerFacts
 from tests.fakes.raw_server import answering
 from tuner.engines.server.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
-from tuner.engines.vllm.logs import facts_from_log
+from tuner.engines.vllm.engine import facts_from_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 

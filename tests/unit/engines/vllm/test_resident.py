@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.server.jobs import PlainJob
+from tuner.engines.server.traffic import PlainJob
 from tuner.engines.vllm.resident_client import HELPER, ResidentHelper
-from tuner.processes.identity import read_process
+from tuner.processes.family import read_process
 from tuner.processes.records import ProcessRecords
 
 SOON = 200.0  # a busy machine takes ten times as long as a quiet one

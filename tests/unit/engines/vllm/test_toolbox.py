@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Phase
+from records.trials import FailureKind, Phase
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.server.jobs import PlainJob
+from tuner.engines.server.traffic import PlainJob
 from tuner.engines.vllm import toolbox
-from tuner.engines.vllm.installation import Installation, installation
 from tuner.engines.vllm.resident_client import ResidentJob
-from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.toolbox import Installation, Toolbox, installation
 from tuner.errors import TrialFailed
 
 SOON = 20.0

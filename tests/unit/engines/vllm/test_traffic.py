@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
+from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
 from tests.unit.engines.vllm.conftest import child_ended_by
 from tuner.engines.base import EngineSettings
 from tuner.engines.server import traffic

@@ -13,8 +13,7 @@ import pytest
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
 from tuner.engines.server.program_engine import ServerStart
-from tuner.engines.vllm.resident_client import ResidentHelper
-from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, can_fork, start_forked
+from tuner.engines.vllm.resident_client import MULTIPROC_METHOD, ResidentHelper, can_fork, start_forked
 from tuner.processes.family import MARK
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess

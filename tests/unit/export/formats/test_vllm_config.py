@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.rendering.words import VLLM_NAMES
+from search_spaces.argv import VLLM_NAMES
 from tests.contracts.format_contract import FormatContract, Started, deployment
 from tests.unit.export.formats.readers import documents, loaded_config, run_line
 from tuner.errors import SettingError

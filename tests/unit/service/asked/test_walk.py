@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from records.trials import Provenance, TrialKind
 from search_spaces import ParameterValue, hardware_named
-from storage.records import Provenance, TrialKind
 from tests.contracts.space_contract import FLAGS, RandomTrial
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.errors import UserError
 from tuner.service.asked.check import check_asked, check_plan
 from tuner.service.asked.contents import files_of, with_files

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from records.trials import Culprit
 from storage import normalise_url
-from storage.records import Culprit
 from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.unit.storage.test_locks import another_process

@@ -29,8 +29,8 @@ from pydantic import TypeAdapter, ValidationError
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
+from records.trials import Provenance
 from storage import Store, normalise_url, open_store
-from storage.records import Provenance
 from storage.service.records import Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
@@ -44,7 +44,7 @@ from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.rates import Rates
 from tuner.service.http.problems import MEDIA_TYPE
-from tuner.use_cases.files.copies import add_study
+from tuner.use_cases.files import add_study
 
 STUDY = Path(__file__).parents[3] / "data" / "simulated-study.jsonl.gz"
 S = SubmissionState

@@ -88,7 +88,7 @@ def serve(
       tuner serve
       tuner serve --storage postgresql://tuner@db/tuner --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
     """
-    from search_spaces.rendering.words import long_name
+    from search_spaces.argv import long_name
     from tuner.errors import SettingError
     from tuner.service.asked.rules import ServerRules
     from tuner.service.http.edge.connections import Limits

@@ -29,7 +29,7 @@ def status(
     Shows where each is: its state, its trials, and why it waits or ended.
     """
     from storage.service.records import ENDED, SubmissionState
-    from tuner.cli.output.parts import submitted
+    from tuner.cli.output import parts
     from tuner.errors import SettingError, UserError
 
     for each in state or ():
@@ -43,12 +43,12 @@ def status(
     with open_client(server, insecure=insecure) as client:
         if id is not None:
             study = client.study(id)
-            print(submitted.as_json(study)) if as_json else submitted.print_study(study)
+            print(parts.as_json(study)) if as_json else parts.print_study(study)
             return
         found = list(islice(client.studies(owner=owner, states=wanted), top))
     if as_json:
-        print(submitted.as_json(found))
+        print(parts.as_json(found))
     elif found:
-        submitted.print_table(found)
+        parts.print_table(found)
     else:
         print("no study; `tuner submit` submits one")

@@ -38,7 +38,7 @@ def submit(
     with open_client(server, insecure=insecure) as client:
         found = client.submit(**settings)
         if as_json:
-            from tuner.cli.output.parts.submitted import as_json as json_of
+            from tuner.cli.output.parts import as_json as json_of
 
             print(json_of(found))
         else:

@@ -77,7 +77,7 @@ def _act(tokens: Client | StoredTokens, action: str, name: str, owner: str | Non
 
 
 def _print_table(found: Sequence[ServiceToken]) -> None:
-    from tuner.cli.output.parts.console import new_table, show
+    from tuner.cli.output.parts import new_table, show
     from tuner.results import text
 
     table = new_table()

@@ -30,7 +30,7 @@ def watch(id: Id, server: Server = None, insecure: Insecure = False) -> None:
 
 def watch_study(client: Client, id: str) -> int:
     """Print what happens to a study until it has ended, and return the exit code."""
-    from tuner.cli.output.progress.watched import WatchedStudy
+    from tuner.cli.output.progress.lines import WatchedStudy
 
     shown = WatchedStudy()
     try:

@@ -7,9 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
-from tuner.cli.output.parts.console import show
-from tuner.cli.output.parts.labelled import Rows, labelled
-from tuner.use_cases.cluster import NodeReport
+from tuner.cli.output.parts import Rows, labelled, show
+from tuner.use_cases.devices import NodeReport
 
 HOST_LABELS = {
     "cpu": "CPU",

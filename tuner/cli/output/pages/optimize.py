@@ -1,4 +1,4 @@
-"""The end of `tuner optimize`: why the run ended, the verdict, the tables, what to do next; and the exit code."""
+"""The end of `tuner optimize`, and a study's conclusion: the verdict, the tables, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,26 +6,100 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from storage.measured import reference_of
-from storage.records import Provenance, TrialKind, TrialRecord
+from records.measured import reference_of
+from records.trials import Provenance, TrialKind, TrialRecord
 from tuner.cli.arguments import without_secrets
-from tuner.cli.output.pages.conclusion import conclusion_parts
-from tuner.cli.output.parts.console import show
+from tuner.cli.output.parts import as_table, show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
-from tuner.results.findings import Findings
-from tuner.study.conclusion.reference import name_of
+from tuner.results.conclusion import (
+    BY_CLASS,
+    ENGINES_TITLE,
+    WOULD_HELP,
+    classes_grid,
+    classes_note,
+    comparison_grid,
+    comparison_title,
+    cost_lines,
+    engines_grid,
+    finalists_grid,
+    flags_grid,
+    flags_note,
+    kept_line,
+    noise_warning,
+    smaller_line,
+    worse_metrics,
+)
+from tuner.results.findings import Findings, nearest_grid, rate_line
+from tuner.study.conclusion import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
+
+
+def conclusion_parts(findings: Findings) -> list[RenderableType]:
+    """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
+    lines = [kept_line(findings), noise_warning(findings)]
+    parts: list[RenderableType] = [
+        Text(line, style="yellow" if index else "") for index, line in enumerate(lines) if line
+    ]
+    parts += nearest_parts(findings.conclusion.get("nearest"))
+    if (smaller := smaller_line(findings)) is not None:
+        parts.append(Text(smaller))
+    if (comparison := comparison_grid(findings)) is not None:
+        parts += [Text(""), Text(comparison_title(findings), style="bold"), as_table(comparison)]
+        if worse := worse_metrics(findings):
+            parts.append(
+                Text(
+                    f"much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}",
+                    style="yellow",
+                )
+            )
+    if (classes := classes_grid(findings)) is not None:
+        parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), as_table(classes)]
+        parts += [Text(note)] if (note := classes_note(findings)) else []
+    parts += [Text(line) for line in cost_lines(findings)]
+    if (engines := engines_grid(findings)) is not None:
+        parts += [Text(""), Text(ENGINES_TITLE, style="bold"), as_table(engines)]
+    if (finalists := finalists_grid(findings)) is not None:
+        title = f"finalists, as ratios to {findings.baseline_name}"
+        parts += [Text(""), Text(title, style="bold"), as_table(finalists)]
+    contenders = findings.conclusion.get("contenders", ())
+    parts += [
+        Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
+    ]
+    if (flags := flags_grid(findings)) is not None:
+        parts += [
+            Text(""),
+            Text(f"flags of #{findings.winner}", style="bold"),
+            Text(flags_note(findings)),
+            as_table(flags),
+        ]
+    if helpful := findings.conclusion.get("would_help"):
+        parts += [Text(""), Text(WOULD_HELP, style="bold"), *map(Text, helpful)]
+    return parts
+
+
+def nearest_parts(nearest: Mapping[str, Any] | None) -> list[RenderableType]:
+    """Return what is shown of the nearest configuration; nothing if the SLOs are met.
+
+    Args:
+        nearest: as plain JSON, see `Nearest`.
+    """
+    if not nearest:
+        return []
+    title = Text(f"the SLOs with #{nearest['number']}, the nearest to meeting them", style="bold")
+    rate = rate_line(nearest)
+    return [*([] if rate is None else [Text(rate)]), Text(""), title, as_table(nearest_grid(nearest))]
+
 
 MISSING = "start the server, which misses SLOs"
 

@@ -10,14 +10,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from records.trials import Config, Failure, ServerFacts, TrialOutcome, TrialRecord
 from search_spaces import Price
-from storage.records import Config, Failure, ServerFacts, TrialOutcome, TrialRecord
-from tuner.cli.output.parts.console import new_table, show
-from tuner.cli.output.parts.labelled import Rows, labelled
-from tuner.results import configuration, text
-from tuner.results.conclusion import LATENCIES
-from tuner.results.cost_lines import price_lines
-from tuner.scoring.objectives import Objective
+from tuner.cli.output.parts import Rows, labelled, new_table, show
+from tuner.results import text
+from tuner.results.conclusion import LATENCIES, price_lines
+from tuner.results.text import full_configuration
+from tuner.scoring.goals import Objective
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
 """Columns of the table of latencies; p50 is the median."""
@@ -30,7 +29,7 @@ def print_trial(
     label = f", {trial.label}" if trial.label else ""
     heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
     heading.append(f"  {trial.kind.value}{label}", style="not bold")
-    rows: Rows = [("configuration", configuration.full(trial.config, defaults))]
+    rows: Rows = [("configuration", full_configuration(trial.config, defaults))]
     outcome = trial.outcome
     if outcome is None:
         show(heading, labelled(rows))

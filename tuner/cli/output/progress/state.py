@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from storage.measured import REFERENCES, reference_of
-from storage.records import Phase, Provenance, TrialRecord
+from records.measured import REFERENCES, reference_of
+from records.trials import Phase, Provenance, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from storage.metrics import Direction
+from records.metrics import Direction
 from tuner.service.http.models import ID
 
 MOST_TRIALS = 10_000

@@ -17,11 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 from search_spaces import Context, HardwareProfile, ResolvedSpace, SpaceError, parse_space
 from search_spaces.yaml_file import yaml_text
 from tuner.errors import SettingError
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.scoring.objectives import Objective
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective
 from tuner.service.http.optimizations.models import Optimization
-from tuner.study.optuna_study import residual_sampler, tpe_sampler
-from tuner.study.shown_trials import SharedTrial, shown
+from tuner.study.optuna_study import SharedTrial, residual_sampler, shown, tpe_sampler
 
 SAMPLED_TRIES, MOST_TRIES = 20, 500
 """Proposals that may break a rule of the space: by the sampler, and with the random ones that follow."""

@@ -17,11 +17,10 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from storage.metrics import Direction
+from records.metrics import Direction
 from storage.service.store import ServiceStore
 from tuner.errors import SettingError
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.scoring.score import score
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, score
 from tuner.service.http.optimizations.models import (
     BestView,
     ClientTrialState,

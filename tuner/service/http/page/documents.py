@@ -13,8 +13,7 @@ from tuner.service.http.access import Known
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.results import reported
 from tuner.use_cases.report.charts import figures
-from tuner.use_cases.report.page import CAPTIONS, origin_of, result_page
-from tuner.use_cases.report.several import page_of_several
+from tuner.use_cases.report.page import CAPTIONS, origin_of, page_of_several, result_page
 
 router = APIRouter(prefix="/v1", tags=["results"])
 Context = Annotated[ServiceContext, Depends(context_of)]

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from fastapi import APIRouter, Request, Response
 
-from dashboards.plots.embedded import plotly_script
+from dashboards.plots.style import plotly_script
 from tuner import __version__
 from tuner.service.http.problems import not_found
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-from dashboards.plots import hardware
+from dashboards.plots import traffic
+from records.metrics import METRICS
 from search_spaces import known_hardware, known_models, list_price
-from storage.metrics import METRICS
 from tuner.errors import SettingError
 from tuner.export.formats.registry import NAMES
 from tuner.service.asked.check import check_asked
@@ -29,8 +29,7 @@ from tuner.service.http.studies import kind_of
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.declared import settings_of
 from tuner.settings.study import StudySettings, WorkloadSettings
-from tuner.use_cases.preview.documents import preset_document, shown_metrics, simulation_document
-from tuner.use_cases.preview.study import preview, preview_document
+from tuner.use_cases.preview import preset_document, preview, preview_document, shown_metrics, simulation_document
 from tuner.use_cases.report.page import CAPTIONS
 from tuner.use_cases.simulate import Simulation, simulate
 from tuner.workloads.presets import load_preset, preset_names
@@ -156,8 +155,8 @@ def _prediction(found: Simulation) -> dict[str, Any]:
     roof, card, name = found.roofline, found.card, "this configuration"
     point = {name: (roof.intensity, roof.flops)}
     bandwidth = (card.bandwidth_gbs or 0.0) * 1e9
-    figure = hardware.roofline(card.tflops["float16"] * 1e12, bandwidth, point, {}) if bandwidth else None
-    steps = hardware.time_shares({name: found.time_shares})
+    figure = traffic.roofline_figure(card.tflops["float16"] * 1e12, bandwidth, point, {}) if bandwidth else None
+    steps = traffic.time_shares({name: found.time_shares})
     return {
         **simulation_document(found),
         "shown": shown_metrics(),

@@ -15,16 +15,13 @@ from typing import Any
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, TrialKind
+from records.trials import Failure, FailureKind, Phase, TrialKind
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.nodes.host import RankHost
-from tuner.engines.vllm.nodes.process import RankedProcess
-from tuner.engines.vllm.nodes.rank import Meeting, RankEnd, RankStart, RankStopped, headless
-from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankEnd, RankHost, RankStart, RankStopped, headless
 from tuner.errors import TrialFailed
-from tuner.processes.identity import is_alive
+from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop

@@ -9,10 +9,10 @@ from typing import Any
 import optuna
 import pytest
 
-from storage.metrics import Direction
+from records.metrics import Direction
 from tests.unit.service.http.optimizations.api import SPACE, Api, serving
 from tuner.errors import SettingError
-from tuner.scoring.objectives import Objective
+from tuner.scoring.goals import Objective
 from tuner.service.http.optimizations.proposals import Proposer, read_space
 from tuner.study.optuna_study import residual_sampler
 

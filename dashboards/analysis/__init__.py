@@ -1,1 +1,0 @@
-"""pandas frames computed from the trials of a study and from their files."""

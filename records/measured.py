@@ -1,0 +1,90 @@
+"""What a study measured of a trial, as one value for each metric: everything that shows a trial shows these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from records.trials import TrialKind, TrialOutcome, TrialRecord
+
+REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
+"""Kinds of trials that can be the reference: the user's baseline goes before the defaults."""
+
+
+def measured(
+    conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord], number: int | None, *, searched: bool = False
+) -> TrialOutcome | None:
+    """Return what a study measured of a trial, as one outcome; None without a measurement that succeeded.
+
+    It has every benchmark of the rounds that measured both the reference and what the conclusion compares with it,
+    because rounds differ in their prompts. A trial that was in none of these has those of its own rounds, else those of
+    the search: search and rounds may have workloads of different sizes, whose values are never pooled.
+
+    Args:
+        conclusion: of the study, as plain JSON; None before its end.
+        records: of the study, rounds included.
+        number: of the trial.
+        searched: whether only the search counts.
+    """
+    rounds = {} if searched else rounds_of(records, number)
+    shown = {*shown_rounds(conclusion, records)} & {*rounds} or {*rounds} if rounds else set()
+    outcomes = [outcome for round_, outcome in rounds.items() if round_ in shown]
+    outcomes = outcomes or [r.outcome for r in records if r.number == number and not r.round and r.outcome is not None]
+    worked = [outcome for outcome in outcomes if outcome.succeeded]
+    if not worked:
+        return None
+    return replace(worked[0], repeats=tuple(repeat for outcome in worked for repeat in outcome.repeats))
+
+
+def rounds_of(records: Sequence[TrialRecord], number: int | None) -> dict[int, TrialOutcome]:
+    """Return the outcome of a trial in each round that measured it, ascending."""
+    own = sorted((record for record in records if record.round and record.number == number), key=lambda r: r.round)
+    return {r.round: r.outcome for r in own if r.outcome is not None and r.outcome.succeeded}
+
+
+def shown_rounds(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> list[int]:
+    """Return the rounds that measured both the reference and what the conclusion compares with it, ascending."""
+    reference, challenger = reference_number(conclusion, records), challenger_of(conclusion, records)
+    return sorted(rounds_of(records, reference).keys() & rounds_of(records, challenger).keys())
+
+
+def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the user's baseline, or the defaults where it was not given or failed; None if neither was measured."""
+    every = [record for kind in REFERENCES for record in records if record.kind is kind and not record.round]
+    return next((record for record in every if record.outcome is not None and record.outcome.succeeded), None)
+
+
+def reference_number(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> int | None:
+    """Return the number of the trial that the finalists are compared with; None if there is none."""
+    if (number := (conclusion or {}).get("reference")) is not None:
+        return int(number)
+    found = reference_of(records)
+    return None if found is None else found.number
+
+
+def challenger_of(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> int | None:
+    """Return the number of the trial that a conclusion compares with the reference.
+
+    It is the winner; where the reference is kept, the nearest one to the SLOs or the finalist with the best score.
+    """
+    present = conclusion or {}
+    winner = present.get("winner")
+    if winner is not None and winner != reference_number(conclusion, records):
+        return int(winner)
+    if (nearest := present.get("nearest")) is not None:
+        return int(nearest["number"])
+    scored = [each for each in present.get("contenders", ()) if each["score"] and not each["disqualified"]]
+    best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
+    return None if best is None else int(best["number"])
+
+
+def capacity_of(rates: Iterable[tuple[float, bool]]) -> float | None:
+    """Return the highest rate that held below every rate that missed; None if there is none.
+
+    Args:
+        rates: each measured rate, in requests/s, and whether every SLO held at it.
+    """
+    measured = list(rates)
+    lowest_miss = min((rate for rate, held in measured if not held), default=float("inf"))
+    return max((rate for rate, held in measured if held and rate < lowest_miss), default=None)

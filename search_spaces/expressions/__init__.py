@@ -1,1 +1,0 @@
-"""The expressions of conditions and rules: the language, the facts of a context, and the values of names."""

@@ -1,1 +1,0 @@
-"""Spaces of several engines as one space, in which the engine is a parameter."""

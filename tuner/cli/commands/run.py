@@ -1,0 +1,335 @@
+"""The commands that run benchmarks, measured or simulated."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.help import flag, option
+from tuner.cli.options import (
+    SERVER,
+    AsJson,
+    Env,
+    QualityTask,
+    Rate,
+    Secret,
+    Slos,
+    Storage,
+    StudyName,
+    Vllm,
+    of,
+    takes_settings,
+)
+from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, settings_of
+from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
+
+if TYPE_CHECKING:
+    from tuner.study.specification.settings import ServerSettings
+
+
+CAPACITY_SETTINGS = (
+    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
+    *("sglang", "trtllm_serve", "server_command", "gpu", "vllm_version", "env", "secret", "repeats"),
+    *("startup_timeout", "output"),
+)
+
+
+@takes_settings(
+    StudySettings,
+    *CAPACITY_SETTINGS,
+    preset={"panel": WORKLOAD, "help": "Preset with traffic, model and SLOs.", "default": "chat"},
+    workload={"kind": str | None, "help": "Traffic, a YAML file."},
+    rate={"help": "First request rate that is tried, in requests per second."},
+    repeats={"panel": RUN, "help": "Searches on the same server; their median is the capacity."},
+    output={"value": "DIR", "help": "Folder of logs; each search has a subfolder.", "default": "tuner_capacity"},
+)
+def capacity(settings: StudySettings, as_json: AsJson = False) -> None:
+    """Find the highest request rate that meets every SLO.
+
+    Starts one server and bisects the request rate. Without a GPU, or with --gpu, vLLM is simulated and the
+    capacity is marked as such.
+
+    Flags after `--` are passed to the server:
+
+    tuner capacity --workload chat.yaml -- --max-num-seqs 64
+    """
+    from tuner.cli.output.pages.benchmarks import CapacityProgress, print_capacity
+    from tuner.cli.signals import stop_on_signals
+    from tuner.use_cases.capacity import search_capacity
+
+    settings = replace(settings, study="capacity", objective=("capacity",))
+    with stop_on_signals() as stop:
+        result = search_capacity(settings, CapacityProgress(), stop)
+    raise typer.Exit(print_capacity(result, as_json=as_json))
+
+
+Text = str | None
+
+
+def load(
+    url: Annotated[str, option(SERVER, "URL", "URL of the server.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        Text,
+        option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
+    ] = None,
+    preset: Annotated[Text, of("preset", panel=WORKLOAD, help="Send the traffic of this preset.")] = None,
+    workload: Annotated[
+        list[str] | None,
+        of("workload", help="Send the traffic of this YAML file; several are sent in turn.", shown=None),
+    ] = None,
+    study: Annotated[Text, of("study", panel=WORKLOAD, help="Send the traffic of this study.", shown=None)] = None,
+    rate: Rate = None,
+    seed: Annotated[int, of("seed", panel=WORKLOAD, help="Seed of arrivals and prompts.")] = 900_000,
+    slo: Slos = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        option(
+            MODEL,
+            "DIR|NAME",
+            "Tokenizer of the load generator: a folder or a hub name; with several, prompts use their common tokens.",
+            shown="the model's",
+        ),
+    ] = None,
+    vllm: Annotated[
+        Text,
+        of(
+            "vllm",
+            help="The vllm executable, whose Python reads the tokenizer; without one, the package tokenizers does.",
+        ),
+    ] = None,
+    new_connections: Annotated[
+        bool,
+        flag(RUN, "Send each request over a connection of its own, as studies of a command do.", "--new-connections"),
+    ] = False,
+    timeout: Annotated[str, of("timeout", panel=RUN, help="Time limit of the benchmark.", shown=None)] = "30m",
+    storage: Storage = None,
+    output: Annotated[
+        Path,
+        option(OUTPUT, "DIR", "Folder of the recorded requests.", "--output", "-o"),
+    ] = Path("tuner_load"),
+    as_json: AsJson = False,
+) -> None:
+    """Benchmark a running server and check its SLOs.
+
+    Sends the traffic of a preset, a file or a study, and prints metrics by request class. Exits with 1 if an SLO is
+    missed, or if the load generator sent requests so late that the metrics are not valid. TUNER_API_KEY or VLLM_API_KEY
+    is sent as the server's API key.
+
+    tuner load --url http://127.0.0.1:8000 --preset chat
+    """
+    from tuner.cli.output.pages.benchmarks import print_load
+    from tuner.cli.signals import terminated_like_interrupted
+    from tuner.settings.declared import read_duration
+    from tuner.use_cases.load import LoadSettings, send_load
+
+    settings = LoadSettings(
+        url=url.rstrip("/").removesuffix("/v1"),
+        workloads=tuple(workload or ()),
+        preset=preset,
+        study=study,
+        rate=rate,
+        slos=tuple(slo or ()),
+        model=model,
+        tokenizers=tuple(tokenizer or ()),
+        seed=seed,
+        limit_s=read_duration("timeout", timeout),
+        vllm=vllm,
+        storage=storage,
+        output=output,
+        new_connections=new_connections,
+    )
+    with terminated_like_interrupted():
+        result = send_load(settings)
+    raise typer.Exit(print_load(result, as_json=as_json))
+
+
+@takes_settings(StudySettings)
+def optimize(
+    settings: StudySettings,
+    plain: Annotated[
+        bool,
+        flag(OUTPUT, "Print one line per trial instead of a live view.", "--plain"),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best configuration and write it as a script.
+
+    Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh. Exits with 3 if no
+    configuration meets the SLOs (the script is then of the nearest one, and says so), and with 4 if --timeout ended the
+    run before it had a result; the same command then continues it.
+
+    Flags after `--` are passed to every server:
+
+    tuner optimize --model DIR -- --load-format dummy
+    """
+    raise typer.Exit(_run(settings, plain=plain, as_json=as_json))
+
+
+def _run(settings: StudySettings, *, plain: bool, as_json: bool) -> int:
+    """Run the study behind a view, print its result and return the exit code."""
+    from tuner.cancellation import Wishes
+    from tuner.cli.output.pages.optimize import report
+    from tuner.cli.output.progress.views import new_view
+    from tuner.cli.signals import stop_on_signals
+    from tuner.use_cases.optimize import optimize
+
+    view = new_view(plain)
+    with stop_on_signals() as stop, closing(view):
+        result = optimize(settings, view, Wishes(stop))
+    return report(result, as_json=as_json)
+
+
+Number = int | None
+
+
+def quality(
+    context: typer.Context,
+    study: Annotated[Text, of("study", help="Check a trial of this study.", shown="none")] = None,
+    trial: Annotated[Number, option(STUDY, "INTEGER", "Number of the study's trial.", shown="the winner")] = None,
+    model: Annotated[
+        Text,
+        option(
+            MODEL,
+            "DIR|NAME",
+            "The model to check: a folder or a hub name, possibly a quantized checkpoint.",
+            shown="Qwen/Qwen2.5-0.5B",
+        ),
+    ] = None,
+    reference: Annotated[
+        Text,
+        option(MODEL, "DIR|NAME", "The unquantized model.", shown="--model, or the study's"),
+    ] = None,
+    vllm: Vllm = None,
+    env: Env = None,
+    secret: Secret = None,
+    quality_task: QualityTask = None,
+    slo: Annotated[
+        str,
+        option(GOALS, "SLO", "The accuracy to keep, as a share of the reference's."),
+    ] = "quality>=0.99",
+    startup_timeout: Annotated[str, of("startup_timeout", panel=MODEL)] = "15m",
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether a configuration keeps the model's answers.
+
+    Starts the reference and the candidate one after another, each once: the database keeps what they answered. The
+    candidate is --model with the flags of `vllm serve` after `--`. The reference has no flag that changes answers:
+
+    tuner quality --model DIR --quality-task questions.jsonl -- --quantization fp8
+
+    With --study, the candidate is a trial of a study, and its script shows the result:
+
+    tuner quality --study NAME --quality-task questions.jsonl
+    """
+    from tuner.cli.options import pairs, server_arguments
+    from tuner.cli.output.pages.benchmarks import print_quality
+    from tuner.cli.signals import stop_on_signals
+    from tuner.settings.declared import read_duration
+    from tuner.study.specification.settings import ServerSettings
+    from tuner.use_cases import answers as use_case
+
+    server = ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ()))
+    _check_candidate(study, trial, model, server)
+    settings = use_case.QualitySettings(
+        model=model,
+        reference=reference,
+        task=quality_task,
+        slo=slo,
+        vllm=vllm,
+        server=server,
+        storage=storage,
+        startup_s=read_duration("startup_timeout", startup_timeout),
+        study=study,
+        trial=trial,
+    )
+    with stop_on_signals() as stop:
+        result = use_case.check_quality(settings, stop)
+    print_quality(result, as_json=as_json)
+
+
+def _check_candidate(study: Text, trial: Number, model: Text, server: ServerSettings) -> None:
+    """Check that either a study or a model is given.
+
+    Raises:
+        SettingError: for both, and for a trial without a study.
+    """
+    from tuner.errors import SettingError
+
+    if study is None and trial is not None:
+        raise SettingError("trial", trial, "it needs a study", "give {study} NAME")
+    if study is not None and (model is not None or server.arguments or server.environment or server.secrets):
+        rule = "model, flags, environment and secrets are those of the study"
+        raise SettingError("study", study, rule, "leave out {model}, {env}, {secret} and the flags after --")
+
+
+SIMULATE_SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
+
+
+@takes_settings(
+    AskedSettings,
+    *(*SIMULATE_SETTINGS, *settings_of(WorkloadSettings), "seed"),
+    preset={"panel": MODEL, "help": "Preset with model, card and workload."},
+    model={"value": "NAME|DIR", "help": "Model: a known name, or a folder with its config.json."},
+    workload={"kind": str | None, "help": "Traffic, a YAML file."},
+    seed={"panel": WORKLOAD, "help": "Seed of the workload.", "default": 1000},
+)
+def simulate(
+    settings: AskedSettings,
+    instances: Annotated[
+        int,
+        option(RUN, "INTEGER", "Equal servers behind a router; with fewer GPUs than servers they share them.", least=1),
+    ] = 1,
+    noise: Annotated[bool, flag(OUTPUT, "Add the noise of a measured benchmark.", "--noise")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the metrics of one configuration.
+
+    Nothing is started, and no GPU is needed. The configuration is the flags of `vllm serve` after `--`:
+
+    tuner simulate --gpu h200 -- --max-num-seqs 64 --quantization fp8
+
+    tuner simulate --gpu h200 --model Qwen/Qwen2.5-72B-Instruct -- --tensor-parallel-size 4
+    """
+    from tuner.cli.output.pages.benchmarks import print_prediction
+    from tuner.use_cases.simulate import simulate as predict
+
+    print_prediction(predict(settings, noise=noise, instances=instances), as_json=as_json)
+
+
+def verify(
+    url: Annotated[str, option(None, "URL", "URL of the server.")] = "http://127.0.0.1:8000",
+    study: StudyName = None,
+    trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,
+    model: Annotated[str | None, option(None, "NAME", "Name of the model in requests.", shown="the study's")] = None,
+    vllm: Vllm = None,
+    storage: Storage = None,
+) -> None:
+    """Compare a running server with what the study measured.
+
+    Sends the study's workload with seeds that no trial used, and prints one line for each metric and SLO, as
+    best_serve.sh --verify does. Exits with 1 if a metric is worse than its recorded interval or an SLO is missed, with
+    2 if it could not run, and with 5 if the study's own measurements vary too much to tell. TUNER_API_KEY or
+    VLLM_API_KEY is sent as the server's API key.
+
+    tuner verify --url http://10.0.0.7:8000 --study mine
+    """
+    from records.trials import Provenance
+    from tuner.cli.signals import terminated_like_interrupted
+    from tuner.use_cases import verify as use_case
+
+    settings = use_case.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
+    with terminated_like_interrupted():
+        found = use_case.verify(settings)
+    if found.provenance is Provenance.SIMULATED:
+        print(f"the numbers of study {found.study} are simulated: the server is compared with predictions")
+    for line in (*found.comparison.lines, *found.unverified):
+        print(line)
+    for line in found.disturbed:
+        print(line, file=sys.stderr)
+    raise typer.Exit(found.comparison.exit_code)

@@ -1,1 +1,0 @@
-"""Commands that run benchmarks, measured or simulated."""

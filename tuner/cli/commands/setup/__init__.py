@@ -1,1 +1,0 @@
-"""Commands that show what a study can use on this machine."""

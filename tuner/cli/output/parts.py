@@ -1,0 +1,304 @@
+"""Parts of pages and of the progress: the console, labelled texts, and tables of trials and submitted studies."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from rich import box
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from records.trials import Config, TrialRecord
+from tuner.client.replies import SubmittedStudy
+from tuner.results import text
+from tuner.results.text import Grid, joined, short_configuration
+
+PLAIN_WIDTH = 100
+"""Columns of tables where standard output is no terminal."""
+
+GAP = 2
+"""Blanks between two columns."""
+
+CONTINUED = " \\"
+"""Ends a line of a command that goes on."""
+
+
+def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
+    """Print tables and text.
+
+    Args:
+        parts: what is printed, one below the other; text is never read as markup.
+        width: columns where standard output is no terminal.
+    """
+    if sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False)
+        for part in parts:
+            _print(console, part)
+        return
+    console = Console(width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        for part in parts:
+            _print(console, part)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _print(console: Console, part: RenderableType) -> None:
+    """Print a part; a line that must not be wrapped, such as a command to copy, stays whole."""
+    if isinstance(part, ShellCommand):
+        for line in part.lines(console.width if console.is_terminal else None):
+            console.print(Text(line), soft_wrap=True)
+    else:
+        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
+
+
+def width_of(plain_width: int = PLAIN_WIDTH) -> int:
+    """Return the columns of standard output: the terminal's, else `plain_width`."""
+    return Console().width if sys.stdout.isatty() else plain_width
+
+
+def new_table() -> Table:
+    """Return an empty table in the style of all commands: a rule under the headings, two blanks between columns."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+@dataclass(frozen=True)
+class ShellCommand:
+    """A command to copy: one line in a file, and on a terminal as many as it needs, without a broken word."""
+
+    words: tuple[str, ...]
+
+    def lines(self, width: int | None) -> list[str]:
+        """Return its lines; None: any width."""
+        quoted = [shlex.quote(word) for word in self.words]
+        if width is None:
+            return [" ".join(quoted)]
+        found = joined(quoted, width - len("    ") - len(CONTINUED), " ")
+        last = len(found) - 1
+        return [f"{'    ' * bool(index)}{line}{CONTINUED * (index < last)}" for index, line in enumerate(found)]
+
+    def __rich__(self) -> Text:
+        """Return it as one line."""
+        return Text(self.lines(None)[0], no_wrap=True, overflow="ignore")
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table in which no number is cut: where it is too wide, headings break at `_`, then texts wrap."""
+
+    grid: Grid
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table for a width."""
+        yield self._table(options.max_width)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths that it can have."""
+        return Measurement.get(console, options, self._table(options.max_width))
+
+    def _table(self, width: int) -> Table:
+        cells = [
+            max((_width(row[index]) for row in self.grid.rows), default=0) for index in range(len(self.grid.columns))
+        ]
+        headings = [column.heading for column in self.grid.columns]
+        if sum(map(max, cells, map(_width, headings))) + GAP * (len(cells) - 1) > width:
+            headings = [_broken(heading, most) for heading, most in zip(headings, cells, strict=True)]
+        wide = sum(map(max, cells, map(_width, headings))) + GAP * (len(cells) - 1) > width
+        table = new_table()
+        for column, heading, most in zip(self.grid.columns, headings, cells, strict=True):
+            least = max(most, _width(heading)) if column.right else None
+            wraps = wide and not column.right
+            justify: JustifyMethod = "right" if column.right else "left"
+            table.add_column(heading, justify=justify, no_wrap=not wraps, min_width=least, overflow="fold")
+        for index, row in enumerate(self.grid.rows):
+            table.add_row(*row, style="dim" if index in self.grid.faint else None)
+        return table
+
+
+def as_table(grid: Grid) -> FittedTable:
+    """Return a table in the style of all commands; faint rows are dim."""
+    return FittedTable(grid)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _broken(heading: str, width: int) -> str:
+    """Return a heading in lines that break after `_` or at a blank, as wide as the cells below where it can be."""
+    pieces = [piece for line in heading.split("\n") for piece in re.findall(r"[^_ ]+_?|_| ", line)]
+    lines = joined(pieces, max([width, *map(len, pieces)]), "")
+    return "\n".join(line.strip() for line in lines)
+
+
+Rows = list[tuple[str, str]]
+
+
+def labelled(rows: Sequence[tuple[str, str]], indent: int = 0) -> Table:
+    """Return a grid of labels and texts."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(" " * indent + label, value)
+    return grid
+
+
+WIDTH = 140
+
+
+def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
+    """Return studies as JSON, with the names and forms of the service's API."""
+    plain = asdict(value) if isinstance(value, SubmittedStudy) else [asdict(each) for each in value]
+    return json.dumps(plain, indent=1, default=lambda each: each.isoformat())
+
+
+def print_table(studies: Sequence[SubmittedStudy]) -> None:
+    """Print a line for each study."""
+    table = new_table()
+    for name in ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why"):
+        right = name in ("trials", "score")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "why")
+    for study in studies:
+        table.add_row(
+            study.id,
+            study.owner,
+            study.state.value,
+            _devices(study),
+            *_progress(study),
+            _time(study.created_at),
+            why(study),
+        )
+    show(table, width=WIDTH)
+
+
+def print_study(study: SubmittedStudy) -> None:
+    """Print one study in full, a fact a line."""
+    trials, score = _progress(study)
+    facts = {
+        "owner": study.owner + (", readable by all" if study.shared else ""),
+        "state": study.state.value,
+        "why": why(study),
+        "devices": _devices(study) + (f": {', '.join(study.granted)}" if study.granted else ""),
+        "priority": str(study.priority),
+        "trials": trials,
+        "best score": score,
+        "device time": text.duration(study.gpu_seconds),
+        "submitted": _time(study.created_at),
+        "started": _time(study.started_at),
+        "ended": _time(study.ended_at),
+    }
+    settings = {name: _short(value) for name, value in (study.settings or {}).items()}
+    width = max(map(len, [*facts, *settings]))
+    shown: list[RenderableType] = [study.id]
+    shown += [f"  {name:<{width}}  {value}" for name, value in facts.items() if value not in ("", text.ABSENT)]
+    shown += ["settings", *(f"  {name:<{width}}  {value}" for name, value in settings.items())] if settings else []
+    show(*shown, width=WIDTH)
+
+
+def why(study: SubmittedStudy) -> str:
+    """Return why a study waits or ended; empty if there is nothing to say."""
+    return text.one_line(study.waits_for or study.reason or "")
+
+
+def _devices(study: SubmittedStudy) -> str:
+    return f"{len(study.granted) or study.gpus} {study.kind}"
+
+
+def _progress(study: SubmittedStudy) -> tuple[str, str]:
+    if study.progress is None:
+        return text.ABSENT, text.ABSENT
+    found = study.progress
+    trials = f"{found.trials}" + (f" + {found.rounds}" if found.rounds else "")
+    return trials, text.ABSENT if found.score is None else f"{found.score:.3f}"
+
+
+def _time(at: datetime | None) -> str:
+    return text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _short(value: object) -> str:
+    return text.cut(json.dumps(value, ensure_ascii=False), 100)
+
+
+STATE_STYLES = {"ok": "green", "infeasible": "yellow", "failed": "red", "pending": "dim"}
+LEAST_CONFIGURATION = 24
+"""Columns below which configurations are left out of the table."""
+
+_GAP = 2
+
+
+def fill_trials(
+    table: Table,
+    trials: Sequence[TrialRecord],
+    metrics: Sequence[str],
+    defaults: Config,
+    width: int,
+    *,
+    whole: bool = False,
+) -> None:
+    """Add columns and a row for each trial to an empty table.
+
+    Metrics and, after them, what differs from the defaults are shown as far as they fit. A trial that failed or misses
+    an SLO shows that instead of its configuration.
+
+    Args:
+        table: without columns.
+        trials: from top to bottom.
+        metrics: names, the most important first.
+        defaults: the engine's, as far as they are known.
+        width: columns of the whole table.
+        whole: whether the message of a failure is shown whole, over several lines: its end has the engine's remedy.
+    """
+    titles = [text.title(trial.number, trial.round) for trial in trials]
+    left = width - max(map(len, ["trial", *titles])) - len("infeasible") - len("score") - 3 * _GAP
+    for heading in ("trial", "state", "score"):
+        table.add_column(heading, justify="right" if heading == "score" else "left", no_wrap=True)
+    shown: list[str] = []
+    for name in metrics if any(trial.outcome and trial.outcome.succeeded for trial in trials) else ():
+        cells = [text.number(trial.outcome.metric(name) if trial.outcome else None) for trial in trials]
+        needed = max(map(len, [name, text.unit(name), *cells]))
+        if needed > left:
+            break
+        left -= needed + _GAP
+        shown.append(name)
+        table.add_column(f"{name}\n{text.unit(name)}".rstrip(), justify="right", no_wrap=True)
+    room = left if left >= LEAST_CONFIGURATION else 0
+    if room:
+        table.add_column("differs from the defaults", no_wrap=not whole, max_width=room)
+    for title, trial in zip(titles, trials, strict=True):
+        table.add_row(Text(title), *_cells(trial, shown), *([_last_cell(trial, defaults, room, whole)] if room else []))
+
+
+def missed_slos(record: TrialRecord) -> list[str]:
+    """Return the SLOs that a trial misses."""
+    if record.verdict is None:
+        return []
+    return [name for name, violation in record.verdict.constraints.items() if violation > 0]
+
+
+def _cells(trial: TrialRecord, metrics: Sequence[str]) -> list[Text]:
+    score = trial.verdict.score if trial.verdict else None
+    return [
+        Text(trial.state, style=STATE_STYLES[trial.state]),
+        Text(text.ABSENT if score is None else f"{score:.3f}"),
+        *(Text(text.number(trial.outcome.metric(name) if trial.outcome else None)) for name in metrics),
+    ]
+
+
+def _last_cell(trial: TrialRecord, defaults: Config, room: int, whole: bool) -> Text:
+    failure = trial.outcome.failure if trial.outcome else None
+    missed = missed_slos(trial)
+    if failure is not None:
+        line = f"{failure.kind.value}: {text.one_line(failure.message)}"
+        return Text(line if whole else text.cut(line, room), style="red")
+    if missed:
+        return Text(text.cut(f"misses {', '.join(missed)}", room), style="yellow")
+    return Text(short_configuration(trial.config, defaults, room), style="dim")

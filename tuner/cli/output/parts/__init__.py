@@ -1,1 +1,0 @@
-"""Parts of pages and of the progress: numbers, configurations, and tables."""

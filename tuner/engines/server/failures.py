@@ -1,0 +1,486 @@
+"""Derive a typed `Failure` from a log, an exit code and a phase, by a table from texts to failure kinds.
+
+The texts are those of vLLM 0.15 to 0.32 and of the libraries below it, which SGLang and TensorRT-LLM use, too. A row
+that names phases applies only in those.
+
+A server of several Python processes, such as vLLM's, logs one failure several times: in the process where it happened,
+then in each parent, then in the API server with a text of its own. The first traceback after the first "failed to
+start" or "fatal error" is the cause; the later ones repeat it. Without such a line, the API server itself failed: its
+last traceback is the cause, and it handled the errors before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from records.trials import Failure, FailureKind, Phase
+from tuner.processes.secrets import Secrets
+
+STARTING = frozenset({Phase.CHECK, Phase.LAUNCH, Phase.READY})
+LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
+
+
+@dataclass(frozen=True)
+class FailurePattern:
+    """One row. `message` is shown to the user; None shows the causal line itself.
+
+    A general row names a form of error that can have any cause. It applies where no other row applies to any exception
+    of the chain.
+    """
+
+    kind: FailureKind
+    pattern: re.Pattern[str]
+    message: str | None = None
+    phases: frozenset[Phase] | None = None
+    general: bool = False
+
+    def matches(self, line: str, phase: Phase) -> bool:
+        """Return whether the row applies to `line` in `phase`."""
+        return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
+
+
+def rows(
+    kind: FailureKind,
+    *patterns: str,
+    message: str | None = None,
+    phases: frozenset[Phase] | None = None,
+    general: bool = False,
+) -> tuple[FailurePattern, ...]:
+    """Return one row for each pattern; patterns ignore case."""
+    compiled = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+    return tuple(FailurePattern(kind, pattern, message, phases, general) for pattern in compiled)
+
+
+_OUT_OF_MEMORY = (
+    r"OutOfMemoryError",
+    r"CUDA out of memory",
+    r"CUDA error: out of memory",
+    r"cudaErrorMemoryAllocation",
+    r"CUBLAS_STATUS_ALLOC_FAILED",
+    r"DefaultCPUAllocator: can't allocate memory",
+    r"Cannot allocate memory",
+    r"is less than desired CPU memory",
+    r"less than requested memory for kv",
+    r"Not enough memory (?:for|to)",
+    r"CUDA driver error: out of memory",
+    r"^(?:[\w.]*Array)?MemoryError\b",
+    r"Cuda failure (?:\d+ )?'out of memory'",
+)
+
+_HUB = (
+    r"Invalid repository ID or local directory",
+    r"is not a local folder (?:and is not a valid model identifier|or a valid repository name)",
+    r"Repo(?:sitory)?NotFound|RevisionNotFound|(?:Remote|Local)?EntryNotFoundError|IncompleteSnapshot",
+    r"HFValidationError|HfUriError|is not a valid git identifier",
+    r"Gated ?Repo|gated repo|is restricted and you are not in the authorized list|awaiting a review",
+    r"HfHubHTTPError|DisabledRepo|Invalid (?:username or password|credentials|user token)",
+    r"(?:401|403|404|429|50\d) (?:Client|Server) Error|Client error '(?:401|403|404|429)|Server error '50",
+    r"Too Many Requests|rate limit",
+    r"couldn't connect to|specific connection error|error happened while trying to locate the file",
+    r"outgoing traffic has been disabled|OfflineMode|offline mode is enabled",
+    r"cannot find (?:the requested files|an appropriate cached snapshot)|LocalEntryNotFound|in the cached files",
+    r"PermissionError at .* when downloading|\.cache.*Permission denied|Permission denied.*\.cache",
+    r"Consistency check failed|XetDownloadError|CAS (?:service|client) error|hf_xet",
+    r"does not appear to have (?:a )?files? named",
+    r"^(?:huggingface_hub|modelscope|botocore|s3fs|gcsfs|azure|google\.(?:auth|api_core|cloud))\.[\w.]+(?::|$)",
+    r"runai\w* request|libstreamer",
+)
+"""The hub does not have the model, does not give it, or is not reached."""
+
+_NETWORK = (
+    r"Max retries exceeded|NameResolutionError|getaddrinfo failed|nodename nor servname",
+    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname",
+    r"ProxyError|Tunnel connection failed|Cannot connect to proxy|CERTIFICATE_VERIFY_FAILED|SSLError|SSL: ",
+    r"Network is unreachable|No route to host|Connection (?:refused|timed out)",
+    r"^(?:requests|httpx|httpcore|urllib3|aiohttp|http\.client)\.[\w.]+(?::|$)",
+    r"ConnectTimeout|ReadTimeout|NewConnectionError",
+)
+
+_MODEL = (
+    r"Cannot find any model weights|Error no file named .*(?:safetensors|bin)",
+    r"SafetensorError|SafetensorsParsingError|Error while deserializing header|incomplete metadata, file not fully",
+    r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
+    r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
+    r"size mismatch for |Attempted to load weight|There is no module or parameter named",
+    r"Following weights were not initialized from checkpoint",
+    r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
+    r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",
+    r"Tokenizer class \S+ does not exist|(?:tokenizer|vocab|merges)\S* (?:is missing|not found|does not exist)",
+    r"(?:config|tokenizer|index|params)\S*\.json\S* is not a valid JSON|It looks like the config file at",
+    r"no config file found|Unrecognized model in|does not recognize this architecture|Unrecognized configuration class",
+    r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
+    r"No model architectures are specified|Cannot find model module|has no vLLM implementation",
+    r"The Transformers implementation of .* is not compatible with vLLM",
+    r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
+    r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
+    r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
+    r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
+    r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
+)
+"""The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
+
+_DEVICE = (
+    r"NVIDIA driver on your system is too old",
+    r"driver version is insufficient|InsufficientDriver|unsupported display driver|forward compatibility was attempted",
+    r"Driver/library version mismatch|NVML.*(?:Not Found|Uninitialized|Unknown Error)|Failed to initialize NVML",
+    r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|No CUDA GPUs are available",
+    r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
+    r"Unsupported gpu architecture|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
+    r"Found no NVIDIA driver",
+    r"Failed to infer device type",
+    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
+    r"CUDA error: invalid device ord",
+    r"CUDA unknown error|CUDA error: initialization error|CUDA call failed lazily at initialization|driver mismatch",
+    r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError",
+    r"uncorrectable (?:ECC|NVLink) error|ECC error",
+    r"fallen off the bus|GPU is lost|Unable to determine the device handle",
+    r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
+    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
+    r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
+    r"cannot open shared object file",
+    r"undefined symbol|version `\w+_[\d.]+' not found",
+)
+
+_INTERCONNECT = (
+    r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
+    r"Watchdog caught collective operation timeout|milliseconds before timing out",
+    r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error",
+    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|closed by peer|Unable to find address)",
+    r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
+    r"Could not find any running Ray instance|Current node has no GPU available",
+    r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)",
+)
+"""The processes of a server do not reach each other."""
+
+CAUSES: tuple[FailurePattern, ...] = (
+    *rows(
+        FailureKind.GPU_BUSY,
+        r"Free memory on device .* is less than desired",
+        r"Error in memory profiling\. Initial free memory",
+    ),
+    *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"NCCL[\s\S]*(?:/dev/shm|shared memory).*No space left|NCCL[\s\S]*No space left.*/dev/shm",
+        message="NCCL has no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"/dev/shm.*No space left|No space left on device: '/?(?:dev/shm/|psm_|torch_|mp-)|shared memory ?\(shm\)",
+        r"</?torch_\w+>: No space left|insufficient shared memory",
+        message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
+    ),
+    *rows(
+        FailureKind.PORT_TAKEN,
+        r"address already in use|EADDRINUSE",
+        r"Errno 98\b",
+        message="another program took the port",
+    ),
+    *rows(
+        FailureKind.DISK_FULL,
+        r"No space left on device|Not enough free disk space",
+        r"Disk quota exceeded",
+        r"Errno (?:28|122)\b|os error 28\b",
+        message="no space left on disk",
+    ),
+    *rows(
+        FailureKind.KV_CACHE_TOO_SMALL,
+        r"To serve at least one request with the models?'s max seq len",
+        r"No available memory for the cache blocks",
+        r"larger than the maximum number of tokens that can be stored in KV cache",
+    ),
+    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, r"Insufficient space in \S+ for CPU KV offload", phases=STARTING),
+    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
+    *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        *(*_DEVICE, *_INTERCONNECT),
+        r"No package metadata was found for vllm",
+        r"No module named 'vllm",
+        r"Cannot assign requested address",
+        *(*_HUB, *_MODEL),
+    ),
+    *rows(FailureKind.ENVIRONMENT_BROKEN, *_NETWORK, phases=STARTING),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"Too many open files",
+        r"Errno 24\b",
+        message="too many open files; raise the limit (`ulimit -n`)",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"can't start new thread",
+        r"Errno 11\b",
+        message="no more processes or threads are allowed; raise the limit (`ulimit -u`, or the container's)",
+    ),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
+        r"is required for suffix decoding",
+        r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
+        r"Unknown quantization method",
+        r"quantization method .* (?:is not supported|does not match)",
+        r"is not supported for quantization method",
+        r"Cannot find the config file for",
+        r"Unknown attention backend",
+        r"Selected backend .* is not valid for this configuration",
+        r"No valid attention backend found",
+        r"No common block size for",
+        r"Bfloat16 is only supported on GPUs with compute capability",
+        r"KV cache is not supported (?:by|on)",
+        r"fp8e4nv not supported in this architecture",
+        r"out of resource: shared memory",
+        r"CPU Offloading is currently only supported on",
+        r"No compiled \w+ for|FlashAttention only supports Ampere",
+        r"is larger than the number of available GPUs|requires you to execute the configuration file",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"^ImportError: (?:cannot import name|DLL load failed)",
+        r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
+        r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
+        phases=STARTING,
+    ),
+    *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^NotImplementedError: ",
+        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",
+        phases=STARTING,
+        general=True,
+    ),
+)
+
+CONSEQUENCES = re.compile(
+    r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed|died unexpectedly|"
+    r"EngineCore encountered an issue|Executor failed|CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|"
+    r"EngineGenerateError|ConnectionResetError|cancelled|Failed core proc|leaked (?:semaphore|shared_memory)"
+)
+"""Lines that are consequences of a failure and never its cause."""
+
+DIED = re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed")
+"""Lines that state the end of a child process without its cause."""
+
+
+@dataclass(frozen=True)
+class LogTexts:
+    """How an engine of Python logs a failure.
+
+    Attributes:
+        causes: the table; the first row that matches a causal line applies.
+        consequences: lines that are never the cause.
+        died: lines that state the end of a child process without its cause.
+        prefix: what stands before the text of a line.
+        anchor: the line after which the cause stands; lines before it are errors that were handled.
+    """
+
+    causes: tuple[FailurePattern, ...]
+    consequences: re.Pattern[str]
+    died: re.Pattern[str]
+    prefix: re.Pattern[str]
+    anchor: re.Pattern[str]
+
+
+VLLM_TEXTS = LogTexts(
+    CAUSES,
+    CONSEQUENCES,
+    DIED,
+    re.compile(
+        r"^(?:\([^()]*pid=\d+[^()]*\)\s)?(?:\[rank\d+\]:\s?)?"  # Ray adds an address, PyTorch the rank
+        r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+        r"(?:(?:\s+\|)+\s)?"  # of a group of exceptions
+    ),
+    re.compile(r"failed to start|encountered a fatal error|hit an exception"),
+)
+
+
+MESSAGE_CHARS = 400
+EVIDENCE_LINES = 6
+EVIDENCE_CHARS = 2000
+_TAIL_BYTES = 2_000_000
+_LINE_CHARS = 4000
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources|Timeout)\b(?::|$)|"
+    r"^[a-z]\w*\.(?:\w+\.)*[A-Z]\w+: "
+)
+_ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
+"""How argparse begins a line: the program's name, a colon, and `error: `."""
+_OTHER = re.compile(
+    r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
+    r"insufficient shared memory|Watchdog caught collective operation timeout"
+)
+_NCCL_WARNING = re.compile(r"NCCL WARN .+")
+_LAST_ERROR = "Last error:"
+_NCCL_LINES = 400
+"""How far before an error NCCL's warnings are its own reasons, in lines."""
+_PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
+_CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FIELD = re.compile(r"^[\w.]+$")
+_PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
+
+
+def read_log(path: Path) -> str:
+    """Return a log's text, of a very long one the beginning and the end; empty if the file does not exist.
+
+    Lines are cut after `_LINE_CHARS` characters: the patterns that search them are quadratic in the length of a line.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            content = file.read(_TAIL_BYTES if size > 2 * _TAIL_BYTES else size)
+            if size > 2 * _TAIL_BYTES:
+                file.seek(-_TAIL_BYTES, 2)
+                content += b"\n" + file.read(_TAIL_BYTES)
+    except FileNotFoundError:
+        return ""
+    text = content.decode("utf-8", "replace")
+    return "".join(line[:_LINE_CHARS] + "\n" for line in text.splitlines())
+
+
+def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts = VLLM_TEXTS) -> Failure:
+    """Return the typed failure of a server, or of its configuration check, that ended.
+
+    Args:
+        log_text: the text of its log.
+        exit_code: its exit code; -N if signal N ended it, None if unknown.
+        phase: the trial's phase in which it ended.
+        texts: of the engine's logs.
+    """
+    chains = _chains(log_text, texts)
+    causes = [cause for chain in chains for cause in chain]
+    evidence = _evidence(causes) or _last_lines(log_text)
+    for cause, row in _matches(chains, phase, texts):
+        return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
+    root_causes = [cause for cause in causes if not texts.consequences.search(cause)]
+    if root_causes:
+        return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
+    return without_cause(log_text, exit_code, phase, evidence, texts)
+
+
+def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> Iterator[tuple[str, FailurePattern]]:
+    """Yield the causes with the rows that apply to them, the likeliest first.
+
+    Within a chain, a general row comes last: an error of validation, say, that was raised from one of the hub.
+    """
+    for chain in chains:
+        for general in (False, True):
+            for cause in reversed(chain):
+                yield from (
+                    (cause, row) for row in texts.causes if row.general is general and row.matches(cause, phase)
+                )
+
+
+def redacted(failure: Failure, secrets: Secrets) -> Failure:
+    """Return the failure with references for the values of secrets in its texts."""
+    evidence = None if failure.evidence is None else secrets.redact(failure.evidence)
+    return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
+
+
+def without_cause(
+    log_text: str, exit_code: int | None, phase: Phase, evidence: str | None, texts: LogTexts = VLLM_TEXTS
+) -> Failure:
+    """Return the typed failure if the log has no cause."""
+    if exit_code is not None and exit_code < 0:
+        name = signal_name(-exit_code)
+        if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            message = (
+                f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
+            )
+            return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
+        if -exit_code == signal.SIGILL:
+            message = f"the server crashed ({name}): its build uses instructions that this processor lacks"
+            return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
+        return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
+    if texts.died.search(log_text):
+        message = "a process of the server was killed from outside: it logged no error"
+        return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
+    state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
+    return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9; `signal N` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
+    """Return the lines that state an error, each with its continuation lines, the likeliest cause first.
+
+    Exceptions that were raised from one another form one chain, in the order in which they were raised.
+    """
+    lines = [texts.prefix.sub("", _COLOUR.sub("", line).rstrip(), count=1) for line in log_text.splitlines()]
+    start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
+    chains: list[list[str]] = []
+    chained = False
+    for index, line in enumerate(lines):
+        if start is not None and index < start and not _OTHER.search(line):
+            continue
+        chained = chained or _CHAINED.match(line) is not None
+        of_nccl = _NCCL_WARNING.search(line) or (index and lines[index - 1] == _LAST_ERROR)
+        other = _OTHER.search(line) is not None and not of_nccl
+        if _EXCEPTION.match(line) or _ARGUMENT.match(line) or other:
+            cause = _joined(lines, index)
+            if chained and chains:
+                chains[-1].append(cause)
+            else:
+                chains.append([cause])
+            chained = False
+    if not chains:
+        return [[found[0]] for line in lines if (found := _NCCL_WARNING.search(line))]
+    return chains if start is not None else chains[::-1]
+
+
+def _joined(lines: Sequence[str], index: int) -> str:
+    """Return a line and its continuation: pydantic prints a field's name and the error's text on the lines below."""
+    parts = [lines[index]]
+    validation = "validation error" in lines[index]
+    for line in lines[index + 1 : index + 4]:
+        continues = line.startswith("  ") or (validation and _FIELD.match(line) is not None)
+        if not continues or line.lstrip().startswith(("File ", "For further")):
+            break
+        parts.append(line)
+    return "\n".join([*parts, *(_nccl_reasons(lines, index) if "nccl" in lines[index].lower() else ())])
+
+
+def _nccl_reasons(lines: Sequence[str], index: int) -> Iterator[str]:
+    """Yield what NCCL says of an error, whose own text has no reason: its last warning and its last error."""
+    before, after = lines[max(0, index - _NCCL_LINES) : index], lines[index + 1 : index + 6]
+    warned = [found[0] for line in before if (found := _NCCL_WARNING.search(line))]
+    yield from (f"  {reason}" for reason in warned[-1:])
+    if _LAST_ERROR in after[:-1]:
+        yield f"  NCCL: {after[after.index(_LAST_ERROR) + 1]}"
+
+
+def error_summary(cause: str) -> str:
+    """Return an error's text as one line, without pydantic's wrapping and argparse's program name."""
+    lines = cause.splitlines() or [""]
+    head = lines[0] if _EXCEPTION.match(lines[0]) else _ARGUMENT.sub("", lines[0])
+    text = " ".join([head, *(line.strip() for line in lines[1:])])
+    for above, line in itertools.pairwise(lines):
+        match = _PYDANTIC.match(line)
+        if match is not None:
+            reason = _PYDANTIC_TAIL.sub("", match[1] or match[2])
+            text = f"{above}: {reason}" if _FIELD.match(above) else reason
+            break
+    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+
+
+def _evidence(causes: Sequence[str]) -> str | None:
+    """Return the distinct causal lines in their order, at most `EVIDENCE_LINES`; None if there are none."""
+    lines = list(dict.fromkeys(line for cause in causes for line in cause.splitlines()))
+    return "\n".join(lines[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
+
+
+def _last_lines(log_text: str) -> str | None:
+    lines = [line for line in log_text.splitlines() if line.strip()]
+    return "\n".join(lines[-EVIDENCE_LINES:])[-EVIDENCE_CHARS:] or None

@@ -1,1 +1,0 @@
-"""The type of a failure, read from the server's log."""

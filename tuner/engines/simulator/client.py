@@ -1,0 +1,262 @@
+"""Sends requests to the simulated server, as users in a closed loop or at the times of a workload.
+
+The client draws lengths from `default_rng(seed)` and gaps between arrivals from the legacy generator
+(vLLM's benchmarks/datasets.py and serve.py). With seed 0 the tokens add up to those of the published runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.engines.simulator.block_pool import Chain
+from tuner.engines.simulator.sequence import Prompt
+from tuner.errors import SettingError
+from tuner.workloads.reading import read_texts
+from tuner.workloads.request_class import RequestClass, TextFile
+from tuner.workloads.results import RequestStatus
+from tuner.workloads.schedule import OfferedRequest, make_schedule
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traffic import Traffic
+
+
+class SimulatedRequest:
+    """A request in the view of its client. Times are in seconds from the start of the run; None before the event.
+
+    Attributes:
+        prompt: the lengths of prompt and answer.
+        name: the request class.
+        due_s: the scheduled time; None in a closed loop.
+        deadline_s: when the client gives it up; None for never.
+        sent_s: when it is sent.
+        first_s: when the client receives its first token.
+        end_s: when it ends.
+        status: how it ended; `NOT_SENT` until it ends.
+        in_flight: whether it is sent and has not ended.
+        segments: the steps at which it got tokens, as in `Sequence`.
+    """
+
+    __slots__ = (
+        *("deadline_s", "due_s", "end_s", "first_s", "in_flight", "name", "prompt", "segments", "sent_s", "status"),
+    )
+
+    def __init__(self, prompt: Prompt, name: str, due_s: float | None, deadline_s: float | None) -> None:
+        self.prompt = prompt
+        self.name = name
+        self.due_s = due_s
+        self.deadline_s = deadline_s
+        self.sent_s: float | None = None
+        self.first_s: float | None = None
+        self.end_s: float | None = None
+        self.status = RequestStatus.NOT_SENT
+        self.in_flight = False
+        self.segments: list[tuple[int, int]] = []
+
+
+@dataclass(frozen=True)
+class ScheduledSend:
+    """A request and the time in seconds at which its client sends it."""
+
+    at_s: float
+    request: SimulatedRequest
+
+
+class SimulatedClient:
+    """Sends requests in a closed loop of `users`, or at their scheduled times with at most `max_in_flight` at once.
+
+    Attributes:
+        requests: all requests.
+        in_flight: number of requests that are sent and have not ended.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[SimulatedRequest],
+        users: int | None,
+        max_in_flight: int | None,
+        timeout_s: float | None,
+        pause_s: float,
+    ) -> None:
+        """Set up a client.
+
+        Args:
+            requests: all requests, in the order in which they are sent.
+            users: users of a closed loop; None to send at the scheduled times.
+            max_in_flight: requests in flight at most; None for no limit.
+            timeout_s: seconds after which a request of a closed loop is given up; None for never.
+            pause_s: seconds from the end of a request until the client sends the next one in its place.
+        """
+        self.requests = requests
+        self._users = users
+        self._max_in_flight = max_in_flight
+        self._timeout_s = timeout_s
+        self._pause_s = pause_s
+        self._ready: deque[SimulatedRequest] = deque(requests) if users else deque()
+        self.in_flight = 0
+
+    def initial_sends(self) -> Iterator[ScheduledSend]:
+        """Yield the first request of each user, or every request at its scheduled time."""
+        if self._users:
+            for _ in range(min(self._users, len(self._ready))):
+                yield ScheduledSend(0.0, self._ready.popleft())
+            return
+        for request in self.requests:
+            yield ScheduledSend(request.due_s or 0.0, request)
+
+    def try_send(self, request: SimulatedRequest, now: float) -> bool:
+        """Send a request that is due; return False if it has to wait because `max_in_flight` are in flight."""
+        if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:
+            self._ready.append(request)
+            return False
+        self.in_flight += 1
+        request.in_flight = True
+        request.sent_s = now
+        if self._users and self._timeout_s is not None:
+            request.deadline_s = now + self._timeout_s
+        return True
+
+    def end(self, request: SimulatedRequest, now: float) -> ScheduledSend | None:
+        """Count a request as ended, with any status; return the request that is sent in its place."""
+        if not request.in_flight:
+            return None
+        request.in_flight = False
+        self.in_flight -= 1
+        while self._ready:
+            following = self._ready.popleft()
+            if following.status is RequestStatus.NOT_SENT:
+                return ScheduledSend(now + self._pause_s, following)
+        return None
+
+
+@dataclass(frozen=True)
+class BenchServeWorkload:
+    """A workload of `vllm bench serve`, under the client's own option names.
+
+    Lengths in tokens are uniform between (1 - range_ratio) and (1 + range_ratio) times `input_len` or `output_len`.
+    `rate` is in requests/s; None sends all requests at once, at most `max_concurrency` at a time.
+    """
+
+    num_prompts: int
+    max_concurrency: int | None
+    input_len: int
+    output_len: int
+    range_ratio: float = 0.0
+    rate: float | None = None
+    burstiness: float = 1.0
+    seed: int = 0
+
+
+def bench_serve_client(workload: BenchServeWorkload, pause_s: float) -> SimulatedClient:
+    """Return the client of a workload; `pause_s` is as in `SimulatedClient`."""
+    random, intervals = np.random.default_rng(workload.seed), np.random.RandomState(workload.seed)
+    inputs = _lengths(random, workload.input_len, workload.range_ratio, workload.num_prompts)
+    outputs = _lengths(random, workload.output_len, workload.range_ratio, workload.num_prompts)
+    times: list[float | None] = [None] * workload.num_prompts
+    if workload.rate is not None:
+        scale = 1.0 / (workload.rate * workload.burstiness)
+        gaps = intervals.gamma(workload.burstiness, scale, workload.num_prompts)
+        # the client scales the gaps so that the last request is due at n / rate
+        gaps *= workload.num_prompts / workload.rate / gaps.sum()
+        times = np.cumsum(gaps).tolist()
+    requests = [
+        SimulatedRequest(Prompt(index, inputs[index], outputs[index]), "", times[index], None)
+        for index in range(workload.num_prompts)
+    ]
+    users = workload.max_concurrency or workload.num_prompts
+    closed_users = users if workload.rate is None else None
+    return SimulatedClient(requests, closed_users, workload.max_concurrency, None, pause_s)
+
+
+def _lengths(random: np.random.Generator, length: int, ratio: float, count: int) -> list[int]:
+    low, high = int(np.floor(length * (1 - ratio))), int(np.ceil(length * (1 + ratio)))
+    drawn: list[int] = random.integers(max(1, low), high + 1, count).tolist()
+    return drawn
+
+
+_CHARACTERS_PER_TOKEN = 4
+"""Estimate for the user's own prompts: the simulator has no tokenizer."""
+
+
+def workload_client(workload: SingleWorkload, seed: int, caching: bool, pause_s: float) -> SimulatedClient:
+    """Return the client of a workload.
+
+    Args:
+        workload: the workload.
+        seed: of lengths, times and classes.
+        caching: whether the server has prefix caching; without it, shared prefixes are left out.
+        pause_s: as in `SimulatedClient`.
+
+    Raises:
+        UserError: for requests whose cost is not modelled.
+    """
+    if isinstance(workload, ClosedLoop):
+        bench_serve = BenchServeWorkload(
+            workload.num_prompts, workload.max_concurrency, workload.input_len, workload.output_len, seed=seed
+        )
+        return bench_serve_client(bench_serve, pause_s)
+    for request_class in workload.sent_classes.values():
+        refuse_unmodelled(request_class)
+    prefixes = _SharedPrefixes(workload) if caching else None
+    requests = [_request(workload, offered, prefixes) for offered in make_schedule(workload, seed)]
+    return SimulatedClient(requests, workload.users, workload.max_in_flight, workload.timeout_s, pause_s)
+
+
+def refuse_unmodelled(request_class: RequestClass) -> None:
+    """Refuse a class whose requests cost what the simulator does not model.
+
+    Raises:
+        SettingError: naming the class's field.
+    """
+    unmodelled = {"adapters": "LoRA adapters are", "json_schema": "structured output is"}
+    for name, subject in unmodelled.items():
+        if getattr(request_class, name):
+            remedy = "measure with {engine} vllm, or leave it out of the class"
+            raise SettingError("workload", name, f"{subject} not simulated", remedy)
+
+
+class _SharedPrefixes:
+    """The chains of the shared prefixes: the system prompt, and each class's documents."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._system_prompt = Chain()
+        self._system_tokens = traffic.system_prompt
+        self._documents: dict[tuple[str, int], Chain] = {}
+
+    def of(self, name: str, request_class: RequestClass, document: int | None) -> tuple[tuple[Chain, int], ...]:
+        """Return the chains that a prompt begins with, each with its length in tokens."""
+        chains = ((self._system_prompt, self._system_tokens),) if self._system_tokens else ()
+        if document is None or request_class.prefix is None:
+            return chains
+        chain = self._documents.setdefault((name, document), Chain())
+        return (*chains, (chain, request_class.prefix.tokens))
+
+
+def _request(traffic: Traffic, offered: OfferedRequest, prefixes: _SharedPrefixes | None) -> SimulatedRequest:
+    request_class = traffic.classes[offered.name]
+    own_tokens, output = offered.input_tokens, offered.output_tokens
+    if own_tokens is None or output is None:
+        own_tokens, output = _estimated_lengths(request_class, offered, own_tokens, output)
+    prefix_tokens = traffic.system_prompt + (request_class.prefix.tokens if request_class.prefix is not None else 0)
+    shared = () if prefixes is None else prefixes.of(offered.name, request_class, offered.document)
+    repetitive = request_class.text == "repetitive"
+    prompt = Prompt(
+        offered.index, prefix_tokens + own_tokens, output, shared, repetitive, priority=request_class.priority
+    )
+    deadline = None if offered.at_s is None else offered.at_s + traffic.timeout_s
+    return SimulatedRequest(prompt, offered.name, offered.at_s, deadline)
+
+
+def _estimated_lengths(
+    request_class: RequestClass, offered: OfferedRequest, own_tokens: int | None, output: int | None
+) -> tuple[int, int]:
+    """Return the tokens of prompt and answer of the user's own text, estimated from its characters where unknown."""
+    assert isinstance(request_class.text, TextFile)
+    assert offered.text is not None
+    text = read_texts(request_class.text.file).texts[offered.text]
+    return (
+        own_tokens if own_tokens is not None else max(1, len(text.prompt) // _CHARACTERS_PER_TOKEN),
+        output if output is not None else text.output_tokens or max(1, len(text.answer or "") // _CHARACTERS_PER_TOKEN),
+    )

@@ -1,1 +1,0 @@
-"""The configuration of a simulated server: command line, environment, defaults and refusals of `vllm serve`."""

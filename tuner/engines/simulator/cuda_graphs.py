@@ -1,0 +1,182 @@
+"""Which steps run as CUDA graphs, and at which size: vLLM's optimization levels, graph modes and sizes.
+
+The rules follow vLLM's `config/compilation.py` and `config/vllm.py` (0.15 to 0.32). A step of n tokens runs at the
+smallest captured size that is at least n; a step above the largest size runs without a graph.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tuner.engines.simulator.precision import NotSimulated
+
+LARGEST_DEFAULT_SIZE = 512
+"""The largest size in tokens that vLLM captures by default."""
+_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+_UNMODELLED = ("pass_config", "custom_ops")
+_PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
+
+
+class LaunchMode(StrEnum):
+    """How the kernels of a step are launched."""
+
+    FULL = "full"
+    """One graph holds the whole step."""
+    PIECEWISE = "piecewise"
+    """One graph holds the kernels between two attentions; the host launches attention."""
+    COMPILED = "compiled"
+    """The host launches each fused kernel."""
+    EAGER = "eager"
+    """The host launches each kernel of the uncompiled model."""
+
+
+@dataclass(frozen=True)
+class CudaGraphs:
+    """The CUDA graphs of one configuration.
+
+    Attributes:
+        compiled: whether torch.compile fuses kernels.
+        full_decode: whether a step that only decodes may run as one graph.
+        full_mixed: whether any step may run as one graph.
+        piecewise: whether a step that is no full graph may run as piecewise graphs.
+        sizes: captured sizes in tokens of a step, ascending.
+    """
+
+    compiled: bool
+    full_decode: bool
+    full_mixed: bool
+    piecewise: bool
+    sizes: tuple[int, ...]
+
+    def launch(self, tokens: int, decodes_only: bool) -> LaunchMode:
+        """Return how a step of `tokens` tokens is launched."""
+        if tokens <= self.largest:
+            if self.full_mixed or (self.full_decode and decodes_only):
+                return LaunchMode.FULL
+            if self.piecewise:
+                return LaunchMode.PIECEWISE
+        return LaunchMode.COMPILED if self.compiled else LaunchMode.EAGER
+
+    @property
+    def largest(self) -> int:
+        """The largest captured size in tokens; 0 if nothing is captured."""
+        return self.sizes[-1] if self.sizes else 0
+
+    def padded(self, tokens: int) -> int:
+        """Return the captured size in tokens at which a step of `tokens` tokens runs."""
+        return self.sizes[bisect.bisect_left(self.sizes, tokens)]
+
+    @property
+    def captured(self) -> int:
+        """The number of captured graphs."""
+        return len(self.sizes) * ((self.full_decode or self.full_mixed) + self.piecewise)
+
+
+def default_sizes(largest: int) -> tuple[int, ...]:
+    """Return vLLM's list: 1, 2, 4, every 8 below 256, every 16 up to `largest` (config/vllm.py 0.15:1076)."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    return tuple(size for size in sizes if size <= largest)
+
+
+def find_cuda_graphs(
+    flags: Mapping[str, Any],
+    version: tuple[int, ...],
+    kernels: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    draft_tokens: int,
+) -> CudaGraphs:
+    """Return the graphs of a configuration.
+
+    Args:
+        flags: the command line, from `parse_flags`.
+        version: vLLM's version.
+        kernels: the attention kernels, from `attention_kernels`.
+        max_num_seqs: sequences in a step at most.
+        max_num_batched_tokens: tokens in a step at most.
+        draft_tokens: draft tokens of a sequence at most; 0 without speculation.
+
+    Raises:
+        ValueError: with vLLM's message, for sizes or modes that vLLM refuses.
+    """
+    compilation: dict[str, Any] = flags["compilation_config"] or {}
+    unmodelled = [key for key in _UNMODELLED if compilation.get(key)]
+    if unmodelled:
+        raise NotSimulated(f"--compilation-config: {unmodelled[0]} is not simulated; measure that with the engine vllm")
+    level = _optimization_level(flags["optimization_level"])
+    given_mode = compilation.get("cudagraph_mode")
+    if given_mode is not None and str(given_mode).upper() not in _MODES:
+        raise ValueError(f"cudagraph_mode: Input should be one of {', '.join(_MODES)}")
+    eager = bool(flags["enforce_eager"])
+    compiled = level > 0 and compilation.get("mode") not in (0, "NONE") and not flags["enforce_eager"]
+    mode = _mode_in_force(given_mode, level, compiled, eager, version)
+    if mode == "FULL" and kernels in ("FLASHINFER", "FLASH_ATTN_2"):
+        mode = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
+    # FlashInfer's graphs hold decodes of one token only, and with speculation a decode has several
+    drafts_exceed_graphs = kernels == "FLASHINFER" and draft_tokens > 0
+    sizes = () if mode == "NONE" else _sizes(flags, compilation, max_num_seqs, max_num_batched_tokens, draft_tokens)
+    return CudaGraphs(
+        compiled=compiled,
+        full_decode=mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and not drafts_exceed_graphs,
+        full_mixed=mode == "FULL",
+        piecewise=mode in _PIECEWISE_MODES,
+        sizes=sizes,
+    )
+
+
+def _optimization_level(level: int | None) -> int:
+    if level is not None and not 0 <= level <= 3:
+        raise ValueError("optimization_level: Input should be 0, 1, 2 or 3")
+    return 2 if level is None else level
+
+
+def _mode_in_force(mode: str | None, level: int, compiled: bool, eager: bool, version: tuple[int, ...]) -> str:
+    """Return the mode that vLLM uses: piecewise graphs need compilation, and before 0.25 every graph needs it."""
+    if eager:
+        return "NONE"
+    if mode is None:
+        mode = ("NONE", "PIECEWISE", "FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE")[level]
+        if level > 0 and not compiled:
+            mode = "FULL_DECODE_ONLY" if version >= (0, 25) else "NONE"
+    mode = str(mode).upper()
+    if compiled or mode == "NONE":
+        return mode
+    return mode if mode in ("FULL", "FULL_DECODE_ONLY") and version >= (0, 25) else "NONE"
+
+
+def _sizes(
+    flags: Mapping[str, Any],
+    compilation: Mapping[str, Any],
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    draft_tokens: int,
+) -> tuple[int, ...]:
+    """Return the capture sizes. Like vLLM, drop sizes above the token budget without a message."""
+    flag_sizes, key_sizes = flags["cudagraph_capture_sizes"], compilation.get("cudagraph_capture_sizes")
+    if flag_sizes and key_sizes:
+        raise ValueError(
+            "cudagraph_capture_sizes and compilation_config.cudagraph_capture_sizes are mutually exclusive"
+        )
+    largest = flags["max_cudagraph_capture_size"] or compilation.get("max_cudagraph_capture_size")
+    if flags["max_cudagraph_capture_size"] == 0:
+        largest = 0
+    if largest is not None and largest < 1:
+        raise ValueError("Maximum cudagraph size should be greater than or equal to 1 when using cuda graph.")
+    given: Sequence[int] | None = flag_sizes or key_sizes
+    if given:
+        sizes = tuple(sorted({size for size in given if size <= max_num_batched_tokens}))
+        if largest is not None and sizes and largest != sizes[-1]:
+            raise ValueError(
+                f"customized max_cudagraph_capture_size(={largest}) should be consistent with the max value of "
+                f"cudagraph_capture_sizes(={sizes[-1]})"
+            )
+        return sizes
+    top = min(max_num_seqs * 2 * (1 + draft_tokens), LARGEST_DEFAULT_SIZE) if largest is None else largest
+    sizes = default_sizes(min(top, max_num_batched_tokens))
+    if flags["performance_mode"] == "interactivity":
+        sizes = tuple(sorted({*sizes, *range(1, min(32, max_num_batched_tokens) + 1)}))
+    return sizes

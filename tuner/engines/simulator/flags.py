@@ -1,0 +1,224 @@
+"""Reads the command line of `vllm serve` as vLLM 0.15 to 0.32 do, and refuses what they refuse.
+
+A prediction depends on some flags. Others have no effect on speed and are accepted, and the rest is not simulated;
+`flags.yaml` lists both.
+
+The search space is the only place where these defaults are written down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from search_spaces import Context, HardwareProfile, load_space
+from search_spaces.argv import VLLM_NAMES, dotted_object, one_spelling, whole_number
+from search_spaces.yaml_file import read_yaml
+
+_FILE = Path(__file__).with_name("flags.yaml")
+_BOOLEAN_FLAGS = (
+    *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
+    "scheduler-reserve-full-isl",
+)
+_TEXT_FLAGS = (
+    *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
+)
+_LENGTH_FLAG = "max-model-len"
+_INTEGER_FLAGS = (
+    *("max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes", "optimization-level"),
+    *("max-cudagraph-capture-size", "long-prefill-token-threshold", "stream-interval", "api-server-count"),
+    *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
+    *("pipeline-parallel-size", "data-parallel-size"),
+)
+_FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb")
+_JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
+_FORMS: dict[str, dict[str, Any]] = {
+    "switches": {"action": argparse.BooleanOptionalAction},
+    "values": {},
+    "lists": {"nargs": "+"},
+    "optional": {"nargs": "?"},
+}
+"""What follows a flag of `without_effect`, as argparse reads it."""
+_NONE = ("", "None")
+"""The values by which vLLM's parser leaves out a flag that may have none."""
+_MOST_DOTS = 20
+
+
+class FlagError(ValueError):
+    """An argument that vLLM would refuse; the message is one line."""
+
+
+class UnknownFlagError(FlagError):
+    """A flag that the simulator does not read, although vLLM may have it."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise FlagError(message)
+
+
+def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the value of each flag under its name with underscores; None for a flag that is not given.
+
+    Args:
+        arguments: the arguments after `vllm serve MODEL`.
+
+    Raises:
+        UnknownFlagError: for a flag or a value that is not simulated, which vLLM may have.
+        FlagError: for a value of the wrong type.
+    """
+    flags, rest = _parser().parse_known_args(_joined_keys(_without_neutral(one_spelling(arguments))))
+    if rest:
+        raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {_hint(rest[0])}")
+    values = vars(flags)
+    for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS):  # each has a rule of its own in vLLM
+        value = values[name.replace("-", "_")]
+        if value is not None and value < 0:
+            raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
+    return values
+
+
+def _without_neutral(words: Sequence[str]) -> list[str]:
+    """Return the words without flags that are not simulated and whose value is what vLLM does anyway."""
+    neutral: dict[str, list[str]] = _document()["neutral"]
+    kept, waiting = [], [*words]
+    while waiting:
+        word = waiting.pop(0)
+        values = neutral.get(word.removeprefix("--")) if word.startswith("--") else None
+        if values is None or (values and not {*waiting[:1]} & {*values}):
+            kept.append(word)
+        elif values:
+            del waiting[0]
+    return kept
+
+
+def _hint(word: str) -> str:
+    """Return the next step for a word that is not read: a flag that is like it, if no vLLM has the word."""
+    name = word.partition(".")[0].removeprefix("--")
+    measure = "measure that with the engine vllm"
+    if {name, name.removeprefix("no-")} & {*_document()["not_simulated"]}:
+        return measure
+    near = difflib.get_close_matches(word, sorted(name for name in flag_names() if name.startswith("--")), n=1)
+    return f"did you mean {near[0]}?" if near else measure
+
+
+@cache
+def flag_names() -> frozenset[str]:
+    """Return every option string that the simulator reads, as `vllm serve --help=all` lists them."""
+    options = frozenset(_parser()._option_string_actions) - {"-h", "--help"}
+    return options | {name for name, long in VLLM_NAMES.items() if long in options}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = read_yaml(_FILE).data
+    return document
+
+
+@cache
+def _parser() -> _Parser:
+    parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
+    for name in _BOOLEAN_FLAGS:
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
+    for name in _TEXT_FLAGS:
+        parser.add_argument(f"--{name}", type=_text)
+    for name in _INTEGER_FLAGS:
+        parser.add_argument(f"--{name}", type=_integer)
+    for name in _FLOAT_FLAGS:
+        parser.add_argument(f"--{name}", type=float)
+    for name in _JSON_FLAGS:
+        parser.add_argument(f"--{name}", type=_json_object)
+    parser.add_argument(f"--{_LENGTH_FLAG}", type=_length)
+    parser.add_argument("--cudagraph-capture-sizes", type=_integer, nargs="+")
+    for form, names in _document()["without_effect"].items():
+        for name in names:
+            parser.add_argument(f"--{name}", default=None, **_FORMS[form])
+    return parser
+
+
+def _joined_keys(words: Sequence[str]) -> list[str]:
+    """Return the words, with all `--flag.key VALUE` of a flag joined to one `--flag {"key": VALUE}` at the end.
+
+    vLLM joins them for every flag; a flag that has no keys then refuses the object. Flags that are not read stay.
+    """
+    others: list[str] = []
+    flags: dict[str, None] = {}
+    known, rest = flag_names(), iter(words)
+    for word in rest:
+        flag, dot, key = word.partition(".")
+        if not dot or flag not in known:
+            others.append(word)
+            continue
+        if next(rest, None) is None:
+            raise FlagError(f"argument {word}: expected one argument")
+        if key.count(".") > _MOST_DOTS:
+            raise FlagError(f"argument {flag}: a key with more than {_MOST_DOTS} dots")
+        flags[flag] = None
+    return [*others, *(word for flag in flags for word in (flag, json.dumps(dotted_object(flag, words))))]
+
+
+def _text(text: str) -> str | None:
+    return None if text in _NONE else text
+
+
+def _length(text: str) -> int | None:
+    """Return the value of `--max-model-len`: -1 stands for `auto`."""
+    return -1 if text.lower() in ("auto", "-1") else _integer(text)
+
+
+def _integer(text: str) -> int | None:
+    """Return a whole number, with vLLM's suffixes or as Python reads it."""
+    value = None if text in _NONE else whole_number(text)
+    if value is not None or text in _NONE:
+        return value
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    if text in _NONE:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to JSON.")
+    return value
+
+
+@cache
+def vllm_default(parameter: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
+    """Return vLLM's default for a numeric parameter of the space `vllm`, on a card and in a version of vLLM.
+
+    Raises:
+        LookupError: if the space has no default of that parameter for the card and the version.
+    """
+    context = Context(card, engine_version=".".join(map(str, version)))
+    value = load_space("vllm").engine_default(parameter, context)
+    if not isinstance(value, int | float):
+        raise LookupError(f"the space vllm has no default of {parameter} for {card.name} and vLLM {version}")
+    return value
+
+
+TURING_VERSION = "0.15.1"
+"""The last release whose default attention kernels run on compute capability 7.5; the published T4 runs used it."""
+
+DEFAULT_VERSION = "0.25.1"
+"""The release of the H200 measurements."""
+
+SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "deep_gemm", "flashinfer", "haproxy"})
+"""Packages that count as installed. vLLM depends on FlashInfer, its wheel has DeepGEMM, pip installs the others, and
+HAProxy is a package of every distribution."""
+
+
+def default_version(card: HardwareProfile) -> str:
+    """Return the release that is simulated on a card if `--vllm-version` is not given."""
+    return TURING_VERSION if (card.compute_capability or (0, 0)) < (8, 0) else DEFAULT_VERSION

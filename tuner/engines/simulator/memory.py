@@ -1,0 +1,214 @@
+"""The division of a card's memory: the weights of a dense decoder, the KV cache, and vLLM's errors without room.
+
+Parameters of the linear layers, per layer, with hidden size h, head size d, n query heads, k key-value heads and
+intermediate size f (the q, k, v and o projections and the gated MLP's three matrices):
+
+    h d (2 n + 2 k) + 3 h f
+
+As in vLLM's profiling run (`v1/worker/gpu_worker.py`), the KV cache gets what the rest leaves, in GiB:
+
+    KV cache = gpu_memory_utilization × card - weights - runtime - activations - graphs (graphs from vLLM 0.25 on)
+
+Activations are the larger of a step's MLP and its logits, times a fitted factor:
+
+    activations = activation_factor × max(MLP, logits)
+    MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
+    logits = max_num_seqs × vocabulary × 4 bytes
+
+On several GPUs, all of this is the most loaded GPU's part (`ServeConfig.shard`), whose KV cache decides for all, as in
+vLLM. Logits are whole, because every GPU gathers them. `communication_gib` is added for the buffers of the collectives.
+
+Each of n servers that share a GPU counts a card of 1/n of its memory: `gpu_memory_utilization` is 1/n of the given one.
+
+CUDA graphs take `graph_mib_per_layer` for each layer of each captured graph. They are captured after the KV cache is
+allocated; before 0.25 vLLM does not set memory aside for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from records.trials import FailureKind
+from search_spaces import HardwareProfile, ModelShape
+from search_spaces.units import GIB
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.serve_config import ServeConfig
+
+_SCALES_FACTOR = 1.04
+"""Bytes of a quantized matrix with its scales (16 bits for each group of 128 four-bit weights), over those without."""
+_GEMM_METHODS = ("awq", "gptq", "bitsandbytes")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's matrices on a card.
+
+    Attributes:
+        linear: parameters of the layers' matrices.
+        linear_bytes: bytes of the layers' matrices, which each step reads once.
+        head: parameters of the matrix from the hidden state to the vocabulary.
+        head_bytes: bytes of that matrix, which stays at 16 bits.
+        resident_bytes: bytes of all weights in memory.
+        arithmetic: number format of the products, a key of the card's `tflops`.
+        kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, slowly);
+            `marlin` (the kernel unpacks the weights); `gemm` (weights are unpacked before a plain product).
+    """
+
+    linear: int
+    linear_bytes: float
+    head: int
+    head_bytes: float
+    resident_bytes: float
+    arithmetic: str
+    kernels: str
+
+
+def find_weights(
+    model: ModelShape,
+    card: HardwareProfile,
+    dtype: str,
+    quantization: str | None,
+    bits: int,
+    marlin_input: str | None,
+    fast_blocks: bool = True,
+) -> Weights:
+    """Return the weights of a model on a card.
+
+    Args:
+        model: the shape of the model.
+        card: the GPU.
+        dtype: 16-bit format of weights and arithmetic.
+        quantization: quantization method; None for 16-bit weights.
+        bits: stored bits of a weight in a linear layer.
+        marlin_input: 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
+        fast_blocks: whether FP8 matrices with scales by blocks are multiplied as fast as those with one scale.
+    """
+    linear = linear_parameters(model)
+    head = model.vocab * model.hidden
+    linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 and not _has_few_scales(model) else 1.0)
+    kernels, arithmetic = _kernels(card, dtype, quantization, marlin_input)
+    if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
+        kernels = "blocks"
+    embeddings_and_norms = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1))
+    return Weights(linear, linear_bytes, head, 2.0 * head, linear_bytes + embeddings_and_norms, arithmetic, kernels)
+
+
+def _has_few_scales(model: ModelShape) -> bool:
+    """Return whether a checkpoint has FP8 weights with one scale for a matrix or a row."""
+    return (model.weight_bits, model.weight_type) == (8, "float") and not model.weight_blocks
+
+
+def linear_parameters(model: ModelShape) -> int:
+    """Return the parameters of the layers' matrices; the module's docstring has the equation."""
+    attention = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
+    return model.layers * (attention + 3 * model.hidden * model.intermediate)
+
+
+def activation_elements(model: ModelShape) -> int:
+    """Return the numbers that the matrix products of one token read and write besides weights, over all layers."""
+    queries = model.heads * model.head_dim
+    attention = model.hidden + queries + 2 * model.kv_heads * model.head_dim + queries + model.hidden
+    mlp = model.hidden + 2 * model.intermediate + model.intermediate + model.hidden
+    return model.layers * (attention + mlp)
+
+
+def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, marlin_input: str | None) -> tuple[str, str]:
+    """Return the kernels of the products and the number format that they compute in."""
+    if quantization is None:
+        return "plain", dtype
+    if quantization.startswith("fp8"):
+        return ("native", "fp8") if "fp8" in card.tflops else ("marlin", "float16")
+    if quantization in _GEMM_METHODS and not (marlin_input and quantization != "bitsandbytes"):
+        return "gemm", "float16"
+    if marlin_input and marlin_input in card.tflops:
+        return "marlin", marlin_input
+    return "marlin", dtype
+
+
+_LOGIT_BYTES = 4
+_ACTIVATION_BYTES = 2
+
+
+class StartFailed(ValueError):
+    """A server that starts and then ends with an error; the message is the line that vLLM logs."""
+
+    def __init__(self, message: str, kind: FailureKind) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """The division of a card's memory in GiB; the KV cache holds `tokens` tokens in `blocks` blocks.
+
+    On several GPUs, GiB are those of the most loaded GPU, and tokens and blocks those of one copy of the model.
+    """
+
+    weights_gib: float
+    activations_gib: float
+    graphs_gib: float
+    kv_gib: float
+    blocks: int
+    tokens: int
+
+
+def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -> MemoryBudget:
+    """Return the division of a card's memory; the module's docstring has the equations.
+
+    Raises:
+        StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.
+    """
+    model, total = config.shard, (config.card.memory_gib or 0.0) / config.servers_per_gpu
+    resident = weights.resident_bytes / GIB
+    mlp = config.max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
+    logits = min(config.max_num_seqs, config.max_num_batched_tokens) * config.model.vocab * _LOGIT_BYTES
+    activations = parameters.activation_factor * max(mlp, logits) / GIB
+    graphs = config.graphs.captured * model.layers * parameters.graph_mib_per_layer / 1024
+    runtime = parameters.runtime_gib + (parameters.communication_gib if config.parallel.replica_gpus > 1 else 0.0)
+    fixed = resident + runtime + activations
+    if resident + runtime > total:
+        raise _out_of_memory(config.card.name, resident, total)
+    if config.kv_cache_bytes is not None:
+        kv_cache = config.kv_cache_bytes / GIB
+        if fixed + kv_cache > total:
+            raise _out_of_memory(config.card.name, kv_cache, total)
+    else:
+        kv_cache = config.gpu_memory_utilization * total - fixed - (graphs if config.version >= (0, 25) else 0.0)
+    block_bytes = config.block_size * model.kv_bytes_per_token(1) * config.kv_element_bytes
+    blocks = int(kv_cache * GIB / block_bytes)
+    _require_kv_cache(config, kv_cache, blocks)
+    if fixed + kv_cache + graphs > total:
+        raise _out_of_memory(config.card.name, graphs, total)
+    return MemoryBudget(resident, activations, graphs, kv_cache, blocks, blocks * config.block_size)
+
+
+def _require_kv_cache(config: ServeConfig, kv_cache_gib: float, blocks: int) -> None:
+    """Fail with vLLM's message if the KV cache has no block, or too few for one request of `max_model_len` tokens.
+
+    With `fits_length`, one block is enough.
+    """
+    if kv_cache_gib <= 0 or blocks <= 0:
+        raise StartFailed(
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the engine.",
+            FailureKind.KV_CACHE_TOO_SMALL,
+        )
+    needed = -(-config.max_model_len // config.block_size)
+    if needed > blocks and not config.fits_length:
+        needed_gib = needed * kv_cache_gib / blocks
+        raise StartFailed(
+            f"ValueError: To serve at least one request with the model's max seq len ({config.max_model_len}), "
+            f"({needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({kv_cache_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
+            f"{blocks * config.block_size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
+            "initializing the engine.",
+            FailureKind.KV_CACHE_TOO_SMALL,
+        )
+
+
+def _out_of_memory(card: str, requested_gib: float, total_gib: float) -> StartFailed:
+    return StartFailed(
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested_gib:.2f} GiB. GPU 0 ({card}) has a "
+        f"total capacity of {total_gib:.2f} GiB.",
+        FailureKind.OUT_OF_MEMORY_STARTUP,
+    )

@@ -1,1 +1,0 @@
-"""GPU memory: weights, activations, CUDA graphs and the paged KV cache."""

@@ -1,0 +1,427 @@
+"""vLLM V1's scheduler (`v1/core/sched/scheduler.py`), also with drafts: it plans the work of each step.
+
+A step serves running requests first, then waiting ones, first come, first served. It ends when the token budget
+(`max_num_batched_tokens`), `max_num_seqs` or the free KV cache blocks are used up. A request that lacks a block
+preempts the request that was admitted last. The preempted request loses its cache and computes it again when it is
+readmitted. With the policy `priority`, a lower (priority, arrival) is admitted first and the highest one is preempted.
+
+A chunk of c tokens after k computed ones compares c × (k + (c + 1) / 2) pairs of tokens in attention.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tuner.engines.simulator.block_pool import BlockPool
+from tuner.engines.simulator.sequence import AnswerText, DecodeSet, PlannedDecodes, Sequence, SpeculativeDecodeSet, Step
+from tuner.engines.simulator.serve_config import ServeConfig
+
+
+@dataclass
+class SchedulerCounts:
+    """Counters since the start, as in the server's own metrics; `queued_s` has each request's seconds in the queue."""
+
+    preemptions: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    queued_s: list[float] = field(default_factory=list)
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class DecodingSequences(Protocol):
+    """The sequences that decode, by the order of their admission."""
+
+    members: dict[int, Sequence]
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence."""
+
+    def leave(self, sequence: Sequence) -> None:
+        """Remove a sequence."""
+
+    def needs_block(self, sequence: Sequence) -> bool:
+        """Return whether the next step gives a member a block that `Sequence.blocks` does not count yet."""
+
+
+class Scheduler:
+    """The queue, the running requests and their blocks. Each step calls `plan` once and `finish` once.
+
+    Attributes:
+        waiting: requests in the queue, the next one first.
+        late: requests that arrived after the next step was planned; they take part in the step after that.
+        running: admitted requests in the order of their admission.
+        prefilling: the requests of this step that compute a part of their prompt, with the number of tokens.
+        produced: tokens that the last step gave to its requests.
+    """
+
+    def __init__(self, config: ServeConfig, blocks: int) -> None:
+        self.config = config
+        self.pool = BlockPool(blocks, config.prefix_caching)
+        self.waiting: deque[Sequence] = deque()
+        self.late: list[Sequence] = []
+        self.running: dict[int, Sequence] = {}
+        self.prefilling: dict[int, tuple[Sequence, int]] = {}
+        self.decoding = DecodeSet(config.block_size)
+        self.counts = SchedulerCounts()
+        self.produced = 0
+        self._orders = 0
+        self._partial: list[Sequence] = []
+        self._has_decode_blocks = self._has_preempted = False
+        self._admitted = 0
+        self._watermark = int(config.watermark * blocks)
+        self._max_running = min(config.max_num_seqs, config.max_active or config.max_num_seqs)
+
+    def accepts(self, sequence: Sequence) -> bool:
+        """Return whether the server queues a request or refuses it at once (vLLM 0.32's admission control)."""
+        max_requests, max_tokens = self.config.max_queued_requests, self.config.max_queued_tokens
+        queued = (*self.waiting, *self.late)
+        if max_requests is not None and len(queued) >= max_requests:
+            return False
+        return max_tokens is None or sum(each.tokens for each in queued) + sequence.tokens <= max_tokens
+
+    def add(self, sequence: Sequence, late: bool = False) -> None:
+        """Queue a request. A `late` one misses the next step, unless there is nothing else to compute."""
+        if late:
+            self.late.append(sequence)
+        else:
+            self._queue([sequence])
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drop a request, running or queued."""
+        if sequence.order in self.running:
+            self._remove(sequence)
+            sequence.free(self.pool)
+        elif sequence in self.waiting or sequence in self.late:
+            (self.late if sequence in self.late else self.waiting).remove(sequence)
+            self.pool.reclaim(sequence.own, 0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to compute."""
+        return bool(self.running or self.waiting or self.late)
+
+    @property
+    def can_fast_forward(self) -> bool:
+        """Whether the next step only decodes, and no waiting request can be admitted before a running one ends.
+
+        This holds until a sequence ends, a block is lacking, or a request arrives at an empty queue.
+        """
+        if self._partial or self.late or not self.decoding.members:
+            return False
+        return not self.waiting or len(self.running) >= self._max_running
+
+    def plan(self, now: float) -> Step:
+        """Plan the next step and take the blocks for it."""
+        self.prefilling.clear()
+        self._has_preempted = False
+        self._admitted = 0
+        if not self.running and not self.waiting:
+            self._queue_late()
+        budget = self.config.max_num_batched_tokens - self._plan_decodes()
+        pairs = 0.0
+        for sequence in list(self._partial):
+            chunk = self._chunk(sequence, budget)
+            if chunk and sequence.order in self.running and self._make_room(sequence, chunk):
+                budget -= chunk
+                pairs += self._schedule(sequence, chunk)
+        while not self._has_preempted and self.waiting and budget > 0 and len(self.running) < self._max_running:
+            chunk = self._admit(budget, now)
+            if not chunk:
+                break
+            budget -= chunk
+            self._admitted += 1
+            pairs += self._schedule(self.waiting.popleft(), chunk)
+        self._queue_late()
+        return self._step(pairs)
+
+    def _queue_late(self) -> None:
+        self._queue(self.late)
+        self.late.clear()
+
+    def _queue(self, sequences: list[Sequence]) -> None:
+        self.waiting.extend(sequences)
+        if self.config.priority_scheduling:
+            self.waiting = deque(sorted(self.waiting, key=Sequence.rank))
+
+    def _plan_decodes(self) -> int:
+        """Take the blocks that this step's decodes need, with preemptions if necessary; return their tokens."""
+        self._has_decode_blocks = False
+        while (needed := self.decoding.blocks_needed()) > self.pool.free:
+            self._preempt()
+        self.pool.take(needed)
+        self._has_decode_blocks = True
+        return len(self.decoding)
+
+    def _step(self, pairs: float) -> Step:
+        decodes = len(self.decoding)
+        return Step(
+            decode=decodes,
+            prefill=sum(chunk for _, chunk in self.prefilling.values()),
+            sequences=decodes + len(self.prefilling),
+            sampled=decodes + self._completed_prefills(),
+            context=self.decoding.context,
+            pairs=pairs,
+            admitted=self._admitted,
+            decodes_only=not self.prefilling,
+        )
+
+    def _completed_prefills(self) -> int:
+        """Return how many prefills end with this step and sample a token."""
+        return sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in self.prefilling.values())
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        """Return the number of prompt tokens that a running sequence computes in this step."""
+        chunk = sequence.tokens - sequence.computed
+        threshold = self.config.long_prefill_threshold
+        if 0 < threshold < chunk:
+            chunk = threshold
+        return min(chunk, budget)
+
+    def _blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.config.block_size)
+
+    def _make_room(self, sequence: Sequence, chunk: int) -> bool:
+        """Preempt until a running request has blocks for its chunk; return False if it was preempted itself."""
+        missing = self._blocks_of(sequence.computed + chunk) - sequence.blocks
+        while missing > self.pool.free:
+            if self._preempt() is sequence:
+                return False
+        return True
+
+    def _admit(self, budget: int, now: float) -> int:
+        """Admit the first waiting request with its cached blocks.
+
+        Returns:
+            The tokens that it computes in this step; 0 if it has to wait.
+        """
+        sequence, size = self.waiting[0], self.config.block_size
+        cached = sequence.cached_blocks(size) if self.config.prefix_caching else 0
+        missing = sequence.tokens - cached * size
+        threshold = self.config.long_prefill_threshold
+        chunk = threshold if 0 < threshold < missing else missing
+        if chunk > budget and not self.config.chunked_prefill:
+            return 0
+        chunk = min(chunk, budget)
+        required = sequence.tokens if self.config.reserve_full else cached * size + chunk
+        if self._blocks_of(required) - cached + self._idle_blocks(sequence, cached) > self.pool.free - self._watermark:
+            return 0
+        self._orders += 1
+        sequence.order = self._orders
+        sequence.start(self.pool, cached, size)
+        self.running[sequence.order] = sequence
+        if sequence.scheduled_s is None:
+            sequence.scheduled_s = now
+            self.counts.queued_s.append(now - sequence.arrived_s)
+        if self.config.prefix_caching:
+            self.counts.queried_tokens += sequence.tokens
+            self.counts.hit_tokens += cached * size
+        return chunk
+
+    def _idle_blocks(self, sequence: Sequence, cached: int) -> int:
+        """Return how many cached blocks of a sequence are idle; they count as free until the sequence uses them."""
+        idle = 0
+        for chain, span in sequence.chains:
+            depth = min(cached, span)
+            cached -= depth
+            idle += max(0, depth - chain.held)
+        return idle + cached
+
+    def _schedule(self, sequence: Sequence, chunk: int) -> float:
+        """Give a request its chunk and the blocks for it; return the pairs of tokens that attention compares."""
+        self.prefilling[sequence.order] = (sequence, chunk)
+        sequence.grow(self.pool, self._blocks_of(sequence.computed + chunk))
+        return chunk * (sequence.computed + (chunk + 1) / 2)
+
+    def _preempt(self) -> Sequence:
+        """Preempt the request that was admitted last, or has the highest rank; it is the first in the queue again."""
+        self._has_preempted = True
+        self.counts.preemptions += 1
+        running = self.running.values()
+        victim = max(running, key=Sequence.rank) if self.config.priority_scheduling else next(reversed(running))
+        self._remove(victim)
+        victim.preempt(self.pool, self.config.block_size)
+        self.waiting.appendleft(victim)
+        if self.config.priority_scheduling:
+            self._queue([])
+        return victim
+
+    def _members(self) -> DecodingSequences:
+        return self.decoding
+
+    def _remove(self, sequence: Sequence) -> None:
+        del self.running[sequence.order]
+        self.prefilling.pop(sequence.order, None)
+        decoding = self._members()
+        if sequence.order in decoding.members:
+            if self._has_decode_blocks and decoding.needs_block(sequence):
+                self.pool.discard(1)
+            decoding.leave(sequence)
+        elif sequence in self._partial:
+            self._partial.remove(sequence)
+
+    def finish(self) -> tuple[list[Sequence], list[Sequence]]:
+        """End the step: add one token to each decode, and the computed chunk to each prefill.
+
+        Returns:
+            The sequences with their first token since their (re)admission, and the sequences with their last token.
+        """
+        self._has_decode_blocks = False
+        self.produced = 0
+        ended = self._finish_decodes()
+        begun = []
+        for sequence, chunk in self.prefilling.values():
+            sequence.computed += chunk
+            if sequence.computed < sequence.tokens:
+                if sequence not in self._partial:
+                    self._partial.append(sequence)
+                continue
+            if sequence in self._partial:
+                self._partial.remove(sequence)
+            sequence.generated += 1
+            begun.append(sequence)
+            self.produced += 1
+            self._members().join(sequence)
+            if sequence.generated >= sequence.output:
+                self._members().leave(sequence)
+                ended.append(sequence)
+        self.prefilling.clear()
+        for sequence in ended:
+            del self.running[sequence.order]
+            sequence.free(self.pool)
+        return begun, ended
+
+    def _finish_decodes(self) -> list[Sequence]:
+        """Add the decodes' tokens; return the sequences that have their last one."""
+        self.produced = len(self.decoding)
+        self.decoding.step()
+        return self.decoding.pop_ended()
+
+    def fast_forward(self) -> Step | None:
+        """Take the next step without `plan` and `finish`, while `can_fast_forward` holds.
+
+        Returns:
+            The step, whose tokens are counted at once; None if a sequence ends with it or a block is lacking, so that
+            it has to be planned.
+        """
+        decoding = self.decoding
+        if decoding.steps_to_end() <= 1 or decoding.blocks_needed() > self.pool.free:
+            return None
+        self.pool.take(decoding.blocks_needed())
+        count = len(decoding)
+        step = Step(count, 0, count, count, decoding.context, 0.0)
+        decoding.step()
+        return step
+
+
+class SpeculativeScheduler(Scheduler):
+    """A scheduler whose decodes have drafts.
+
+    Most steps continue the step before, for which `AnswerText.advance` has prepared their decodes. With `fast_forward`,
+    the scheduler reuses these; without, it plans each sequence in each step, with the same result.
+    """
+
+    def __init__(self, config: ServeConfig, blocks: int, text: AnswerText, fast_forward: bool = True) -> None:
+        super().__init__(config, blocks)
+        self.drafting = SpeculativeDecodeSet(config.block_size)
+        self._text = text
+        self._reuses_following = fast_forward
+        self._decodes = PlannedDecodes()
+        self._reused = False
+
+    @property
+    def can_fast_forward(self) -> bool:
+        """False: every step is planned."""
+        return False
+
+    def add(self, sequence: Sequence, late: bool = False) -> None:
+        """Queue a request and draw how predictable its answer is; see `Scheduler.add`."""
+        sequence.loop_at = self._text.draw_onset(sequence)
+        super().add(sequence, late)
+
+    def _members(self) -> SpeculativeDecodeSet:
+        return self.drafting
+
+    def _plan_decodes(self) -> int:
+        """Reuse the decodes that the step before prepared, if they are valid and there is room; else plan each one."""
+        following, drafting = self.drafting.following, self.drafting
+        budget = self.config.max_num_batched_tokens
+        valid = self._reuses_following and not drafting.changed
+        if valid and following.tokens <= budget and following.missing_blocks <= self.pool.free:
+            for sequence, blocks in following.growing:
+                sequence.grow(self.pool, blocks)
+            self._decodes, self._reused = following, True
+        else:
+            self._restore_computed()
+            self._decodes = self._plan_each(budget)
+        return self._decodes.tokens
+
+    def _restore_computed(self) -> None:
+        """Set `Sequence.computed` as of the last plan, which a reused plan leaves out of date."""
+        if self._reused:
+            for sequence in self._decodes.sequences:
+                sequence.computed = sequence.tokens - sequence.segments[-1][1] - 1
+        self._reused = False
+
+    def _plan_each(self, budget: int) -> PlannedDecodes:
+        planned: list[tuple[Sequence, int]] = []
+        size, running = self.config.block_size, self.running
+        for sequence in list(self.drafting.members.values()):
+            generated = sequence.generated
+            token_count, left = 1 + sequence.draft, sequence.output - generated
+            if token_count > left:
+                token_count = left
+            if token_count > budget:
+                token_count = budget
+            if token_count < 1 or (self._has_preempted and sequence.order not in running):
+                continue
+            computed = sequence.computed = sequence.prompt + generated - 1
+            if computed + token_count > sequence.blocks * size:
+                if not self._make_room(sequence, token_count):
+                    continue
+                sequence.grow(self.pool, self._blocks_of(computed + token_count))
+            planned.append((sequence, token_count))
+            budget -= token_count
+        decodes = PlannedDecodes()
+        for sequence, token_count in planned:
+            if not self._has_preempted or sequence.order in running:
+                decodes.add(sequence, token_count)
+        return decodes
+
+    def _remove(self, sequence: Sequence) -> None:
+        if self._reused and sequence.order in self.drafting.members:
+            sequence.computed = sequence.tokens - 1
+        super()._remove(sequence)
+        self._decodes.drop(sequence)
+
+    def _step(self, pairs: float) -> Step:
+        decodes = self._decodes
+        return Step(
+            decode=decodes.tokens,
+            prefill=sum(chunk for _, chunk in self.prefilling.values()),
+            sequences=len(decodes.sequences) + len(self.prefilling),
+            sampled=decodes.tokens + self._completed_prefills(),
+            context=decodes.context,
+            pairs=pairs,
+            admitted=self._admitted,
+            drafting=len(decodes.sequences),
+            decodes_only=False,
+        )
+
+    def _finish_decodes(self) -> list[Sequence]:
+        drafting, counts, decodes = self.drafting, self.counts, self._decodes
+        all_took_part = len(decodes.sequences) == len(drafting.members)
+        drafting.following, ended = self._text.advance(decodes, drafting.clock, self.config.block_size)
+        drafting.clock += 1
+        for sequence in ended:
+            drafting.leave(sequence)
+        drafting.changed = not all_took_part
+        count = len(decodes.sequences)
+        self.produced = decodes.produced
+        counts.drafts += count - decodes.token_counts.count(1)
+        counts.drafted_tokens += decodes.tokens - count
+        counts.accepted_tokens += self.produced - count
+        return ended

@@ -1,0 +1,435 @@
+"""Requests inside the engine: sequences, those that decode, how predictable answers are, and the work of a step.
+
+Every member gets one token a step. With a step counter t, three facts follow, so that a step costs the same whatever
+the number of members:
+
+- the context of all members grows by their number each step;
+- a member needs a new block every `block_size` steps, whenever t ≡ -phase (mod block_size);
+- a member's last step is known when it joins: t + its tokens still to generate.
+
+An answer is free text at first, and repeats itself from some token on (`Sequence.loop_at`). Small models do so when
+they decode greedily, and a repetitive prompt invites it. That token is drawn from an exponential distribution with the
+mean
+
+    loop_onset_tokens × e^(8 × temperature)    (a quarter of that if the prompt is repetitive)
+
+In free text, drafts are short, and each draft token is right with probability `free_acceptance`. In repeating text,
+drafts are as long as the method allows, and each token is right with probability `loop_acceptance`. A draft counts up
+to its first wrong token. `parameters.yaml` lists which of the named numbers are fitted, measured or assumed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tuner.engines.simulator.block_pool import BlockPool, Chain
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.serve_config import Speculation
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A request as the engine receives it. Lengths are in tokens.
+
+    Attributes:
+        index: the request's number.
+        tokens: length of the prompt.
+        output: length of the answer.
+        shared: the chains that the prompt begins with, each with its length.
+        repetitive: whether the text repeats itself, so that drafts are often right.
+        priority: with priority scheduling, lower ones are admitted first.
+    """
+
+    index: int
+    tokens: int
+    output: int
+    shared: tuple[tuple[Chain, int], ...] = ()
+    repetitive: bool = False
+    priority: int = 0
+
+
+class Sequence:
+    """The engine's state of one request.
+
+    Attributes:
+        index: the request's number.
+        prompt: tokens of the prompt.
+        output: tokens of the whole answer.
+        repetitive, priority: as in `Prompt`.
+        arrived_s: when the request reached the engine, in seconds.
+        scheduled_s: when it first left the queue; None until then.
+        computed: tokens whose keys and values are in the cache; 0 after a preemption.
+        generated: tokens of the answer that have been sampled.
+        order: the number of its admission; a readmission gets a new one.
+        joined, phase, finish_at: bookkeeping of `DecodeSet`.
+        draft: draft tokens of the next step.
+        loop_at: the token of the answer from which the text repeats itself.
+        segments: the steps at which it got tokens. Without speculation, pairs of a first step and a step after the
+            last, with one token a step; with speculation, pairs of a step and its number of tokens.
+        own: the chain of the blocks that no other sequence shares.
+        chains: the shared chains, each with the number of blocks that end within it.
+        held: blocks of each shared chain that it uses.
+        blocks: all blocks that it uses.
+    """
+
+    __slots__ = (
+        *("arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
+        *("joined", "loop_at", "order", "output", "own", "phase", "priority", "prompt", "repetitive"),
+        *("scheduled_s", "segments"),
+    )
+
+    def __init__(self, prompt: Prompt, block_size: int, arrived_s: float) -> None:
+        self.index = prompt.index
+        self.prompt = prompt.tokens
+        self.output = prompt.output
+        self.repetitive = prompt.repetitive
+        self.priority = prompt.priority
+        self.arrived_s = arrived_s
+        self.scheduled_s: float | None = None
+        self.computed = 0
+        self.generated = 0
+        self.order = 0
+        self.joined = self.phase = self.finish_at = 0
+        self.draft = 0
+        self.loop_at = 0
+        self.segments: list[tuple[int, int]] = []
+        self.own = Chain()
+        self.chains = _blocks_of_chains(prompt, block_size)
+        self.held = [0] * len(self.chains)
+        self.blocks = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and of the answer so far."""
+        return self.prompt + self.generated
+
+    def rank(self) -> tuple[int, float]:
+        """Return its place in a queue by priority; the lowest one is next."""
+        return self.priority, self.arrived_s
+
+    def cached_blocks(self, block_size: int) -> int:
+        """Return how many of its first blocks are cached. Its last token is computed in any case."""
+        most = (self.tokens - 1) // block_size
+        total = 0
+        for chain, span in self.chains:
+            cached = min(chain.cached, span)
+            total += cached
+            if cached < span:
+                return min(total, most)
+        return min(total + self.own.cached, most)
+
+    def start(self, pool: BlockPool, cached: int, block_size: int) -> None:
+        """Use its first `cached` blocks, which must be cached."""
+        left = cached
+        for place, (chain, span) in enumerate(self.chains):
+            self.held[place] = min(left, span)
+            left -= self.held[place]
+            if self.held[place]:
+                pool.hold(chain, self.held[place])
+        pool.reclaim(self.own, left)
+        self.blocks = cached
+        self.computed = cached * block_size
+
+    def grow(self, pool: BlockPool, blocks: int) -> None:
+        """Take blocks until it uses `blocks`. The caller makes sure that enough are free."""
+        missing = blocks - self.blocks
+        at = 0
+        for place, (chain, span) in enumerate(self.chains):
+            held = self.held[place]
+            target, current = min(span, blocks - at), min(span, self.blocks - at)
+            at += span
+            # Blocks that another sequence added to the chain meanwhile are not shared; this sequence has copies.
+            if target > current == held == chain.cached:
+                pool.extend(chain, held, target)
+                self.held[place] = target
+                missing -= target - held
+            if self.held[place] < span:
+                break
+        pool.take(missing)
+        self.blocks = blocks
+
+    def free(self, pool: BlockPool) -> None:
+        """Give up all blocks for good; its last blocks are the first to be evicted."""
+        pool.discard(self.blocks - sum(self.held))
+        self._release_shared(pool)
+
+    def preempt(self, pool: BlockPool, block_size: int) -> None:
+        """Give up all blocks; those that stay cached can be reused when the sequence is admitted again."""
+        own = self.blocks - sum(self.held)
+        whole = sum(span for _, span in self.chains) == sum(self.held)
+        kept = max(0, min(own, self.computed // block_size - sum(self.held))) if pool.caching and whole else 0
+        pool.discard(own - kept)
+        pool.keep(self.own, kept)
+        self._release_shared(pool)
+        self.computed = 0
+
+    def _release_shared(self, pool: BlockPool) -> None:
+        for place in range(len(self.chains) - 1, -1, -1):
+            if self.held[place]:
+                pool.release(self.chains[place][0], self.held[place])
+                self.held[place] = 0
+        self.blocks = 0
+
+
+def _blocks_of_chains(prompt: Prompt, block_size: int) -> list[tuple[Chain, int]]:
+    """Return each shared chain with its number of whole blocks; a block that spans two chains counts for the second."""
+    spans: list[tuple[Chain, int]] = []
+    at = blocks = 0
+    for chain, tokens in prompt.shared:
+        at += tokens
+        whole = min(at, prompt.tokens) // block_size - blocks
+        if whole > 0:
+            spans.append((chain, whole))
+            blocks += whole
+    return spans
+
+
+class DecodeSet:
+    """The decoding sequences.
+
+    Attributes:
+        clock: the step counter.
+        context: tokens of KV cache that the next step reads, over all members.
+        members: the sequences by the order of their admission.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._phases = [0] * block_size
+        self._ends: list[tuple[int, int, Sequence]] = []
+        self.clock = 0
+        self.context = 0
+        self.members: dict[int, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence that has at least one token of its answer and all other tokens in the cache."""
+        sequence.joined = self.clock
+        sequence.finish_at = self.clock + sequence.output - sequence.generated
+        sequence.phase = (sequence.tokens - 1 - self.clock) % self._block_size
+        self._phases[sequence.phase] += 1
+        self.members[sequence.order] = sequence
+        self.context += sequence.tokens
+        heapq.heappush(self._ends, (sequence.finish_at, sequence.order, sequence))
+
+    def leave(self, sequence: Sequence) -> None:
+        """Remove a sequence and bring its tokens, blocks and segments up to date."""
+        sequence.segments.append((sequence.joined - 1, self.clock))
+        sequence.generated += self.clock - sequence.joined
+        sequence.computed = sequence.tokens - 1
+        sequence.blocks = max(sequence.blocks, -(-sequence.computed // self._block_size))
+        del self.members[sequence.order]
+        self._phases[sequence.phase] -= 1
+        self.context -= sequence.tokens
+        sequence.finish_at = -1
+
+    def needs_block(self, sequence: Sequence) -> bool:
+        """Return whether the next step gives a member a block."""
+        return sequence.phase == -self.clock % self._block_size
+
+    def blocks_needed(self) -> int:
+        """Return how many blocks the next step takes."""
+        return self._phases[-self.clock % self._block_size]
+
+    def steps_to_end(self) -> int:
+        """Return the number of steps until the next member ends. There must be a member."""
+        while self._ends[0][2].finish_at != self._ends[0][0]:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] - self.clock
+
+    def step(self) -> None:
+        """Give each member one token."""
+        self.clock += 1
+        self.context += len(self.members)
+
+    def pop_ended(self) -> list[Sequence]:
+        """Remove and return the members that have their last token."""
+        ended = []
+        while self.members and self.steps_to_end() == 0:
+            sequence = heapq.heappop(self._ends)[2]
+            self.leave(sequence)
+            ended.append(sequence)
+        return ended
+
+
+@dataclass(slots=True)
+class PlannedDecodes:
+    """The decodes of one step.
+
+    Attributes:
+        sequences: the sequences that decode.
+        token_counts: tokens that each is given: one and its draft.
+        tokens: the sum of `token_counts`.
+        context: tokens of KV cache that they read.
+        growing: the sequences that need blocks, each with the number of blocks that it uses afterwards.
+        produced: tokens that the model accepted, over all sequences.
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    token_counts: list[int] = field(default_factory=list)
+    tokens: int = 0
+    context: int = 0
+    growing: list[tuple[Sequence, int]] = field(default_factory=list)
+    produced: int = 0
+
+    @property
+    def missing_blocks(self) -> int:
+        """Blocks that the sequences need, over all of them."""
+        return sum([blocks - sequence.blocks for sequence, blocks in self.growing])
+
+    def add(self, sequence: Sequence, token_count: int) -> None:
+        """Add a sequence that has the blocks for its tokens."""
+        self.sequences.append(sequence)
+        self.token_counts.append(token_count)
+        self.tokens += token_count
+        self.context += sequence.tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Remove a sequence, if it takes part."""
+        if sequence in self.sequences:
+            place = self.sequences.index(sequence)
+            del self.sequences[place]
+            self.tokens -= self.token_counts.pop(place)
+            self.context -= sequence.tokens
+
+
+class SpeculativeDecodeSet:
+    """The sequences that decode with drafts; see `DecodeSet` for the set without.
+
+    `following` are the decodes of the next step. They are valid unless the members have `changed` since.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self.clock = 0
+        self.context = 0
+        self.members: dict[int, Sequence] = {}
+        self.following = PlannedDecodes()
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence."""
+        self.members[sequence.order] = sequence
+        sequence.draft = 0
+        sequence.segments.append((self.clock - 1, 1))
+        self.changed = True
+
+    def leave(self, sequence: Sequence) -> None:
+        """Remove a sequence."""
+        del self.members[sequence.order]
+        self.changed = True
+
+    def needs_block(self, sequence: Sequence) -> bool:
+        """Return False: `Sequence.grow` takes the blocks here and counts them."""
+        return False
+
+
+_ONSET_GROWTH = 8.0
+_REPETITIVE_PROMPT_FACTOR = 0.25
+_REPEATED_PIECES = (0.5, 0.2, 0.05, 0.02, 0.01)
+"""Share of the places in free text where the last 1, 2, … 5 tokens occur earlier in the answer. Counts in English prose
+of 512 words gave 0.5 to 0.6, 0.09 to 0.22, 0.02 to 0.1, 0.01 to 0.07 and 0.004 to 0.045."""
+_FREE_TEXT_PROBABILITY = 0.3
+"""From this `min_probability` on, suffix decoding drafts nothing in free text, where it matches single tokens only."""
+
+
+class AnswerText:
+    """The predictability of the answers of one run, drawn from one seed."""
+
+    def __init__(self, speculation: Speculation, temperature: float, parameters: Parameters, seed: int) -> None:
+        self._random = random.Random(f"text {seed}")
+        self._mean_onset = parameters.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
+        self._free_acceptance = parameters.free_acceptance
+        self._loop_acceptance = parameters.loop_acceptance
+        self._max_draft = speculation.tokens
+        self._factor = speculation.factor
+        self._lookup_min = speculation.lookup_min
+        self._is_ngram = speculation.method == "ngram"
+        self._free_draft = 1
+        self._free_draft_probability = (
+            _REPEATED_PIECES[0] if speculation.min_probability < _FREE_TEXT_PROBABILITY else 0.0
+        )
+        if self._is_ngram:
+            self._free_draft = self._max_draft
+            self._free_draft_probability = _REPEATED_PIECES[min(self._lookup_min, len(_REPEATED_PIECES)) - 1]
+
+    def draw_onset(self, sequence: Sequence) -> int:
+        """Return the token of the answer from which a sequence repeats itself."""
+        mean = self._mean_onset * (_REPETITIVE_PROMPT_FACTOR if sequence.repetitive else 1.0)
+        return int(self._random.expovariate(1.0 / mean))
+
+    def advance(self, decodes: PlannedDecodes, clock: int, block_size: int) -> tuple[PlannedDecodes, list[Sequence]]:
+        """Give each sequence its tokens of step `clock` (one, and the accepted part of its draft) and a new draft.
+
+        Returns:
+            The decodes of the next step, valid unless the members change, and the sequences with their last token.
+        """
+        # one loop that calls almost nothing, because a run repeats it about a hundred thousand times
+        draw, free_draft, free_draft_probability = self._random.random, self._free_draft, self._free_draft_probability
+        is_ngram, max_draft, factor, lookup_min = self._is_ngram, self._max_draft, self._factor, self._lookup_min
+        loop_acceptance, free_acceptance = self._loop_acceptance, self._free_acceptance
+        following, ended, tokens, context, produced = PlannedDecodes(), [], 0, 0, 0
+        for sequence, given in zip(decodes.sequences, decodes.token_counts, strict=True):
+            generated = sequence.generated
+            gained, acceptance = 1, loop_acceptance if generated > sequence.loop_at else free_acceptance
+            while gained < given and draw() < acceptance:
+                gained += 1
+            produced += gained
+            sequence.segments.append((clock, gained))
+            sequence.generated = generated = generated + gained
+            looped, left = generated - sequence.loop_at, sequence.output - generated
+            if looped <= 0:
+                draft = free_draft if free_draft_probability and draw() < free_draft_probability else 0
+            elif is_ngram:
+                draft = max_draft if looped >= lookup_min else 0
+            else:
+                draft = min(max_draft, int(factor * looped))
+            sequence.draft = draft
+            if left <= 0:
+                ended.append(sequence)
+                continue
+            token_count = 1 + draft if draft < left else left
+            length = sequence.prompt + generated
+            context += length
+            tokens += token_count
+            if length - 1 + token_count > sequence.blocks * block_size:
+                following.growing.append((sequence, -(-(length - 1 + token_count) // block_size)))
+            following.sequences.append(sequence)
+            following.token_counts.append(token_count)
+        decodes.produced, following.tokens, following.context = produced, tokens, context
+        return following, ended
+
+
+class Step(NamedTuple):
+    """The work of one engine step.
+
+    Attributes:
+        decode: tokens of decoding sequences, drafts included.
+        prefill: tokens of prompts.
+        sequences: sequences that take part.
+        sampled: positions at which a token is sampled or a draft token is checked.
+        context: tokens of KV cache that the decodes read.
+        pairs: pairs of tokens that the prefills' attention compares.
+        admitted: requests that leave the queue in this step.
+        drafting: sequences for which a draft is looked up.
+        decodes_only: whether a full CUDA graph for decodes may run the step.
+    """
+
+    decode: int
+    prefill: int
+    sequences: int
+    sampled: int
+    context: int
+    pairs: float
+    admitted: int = 0
+    drafting: int = 0
+    decodes_only: bool = True

@@ -1,0 +1,371 @@
+"""The time of one engine step: a roofline model of the card, the exchange between GPUs, and the host's scheduling.
+
+With t GPUs of a tensor parallel group, the bytes that each GPU moves for a tensor of n bytes are those of a ring
+(Patarasuk and Yuan, JPDC 2009), and NCCL's and vLLM's kernels reach a share of the link's bandwidth of one direction:
+
+    α          = all_reduce_us + all_reduce_gpu_us × t                   (× pcie_latency_factor over PCIe)
+    B          = link_gbs / 2 × nvlink_share or pcie_share
+    all-reduce = α + 2 (t - 1) / t × n / B
+    all-gather = α + (t - 1) / t × n / B
+    send       = α(2) + n / B                                            between two groups of layers
+
+A step has two all-reduces of tokens × hidden in each layer and one after the embedding, an all-gather of the logits,
+and a send of the hidden state and of the residual between two groups of layers. Nothing overlaps with arithmetic. A
+card without known link counts as one on PCIe Gen4 x16.
+
+    FLOP  = 2 linear tokens + 2 head sampled + 4 heads head_dim layers pairs
+    bytes = (linear and head bytes) steps + 2 layers kv_heads head_dim element_bytes context
+
+`linear` and `head` are parameters. A pair is a token that attention compares with one before it or itself; `context`
+counts the tokens of KV cache that decodes read, each of them a pair, too. A multiplication with an addition is 2 FLOP.
+
+On the card, kernels run one after another:
+
+    card = linear layers + head + attention + kernels + sampling
+
+- A matrix product takes sqrt(stream² + arithmetic²): `stream` reads its weights at a share of the card's bandwidth,
+  `arithmetic` multiplies at a share of its peak. This is the roofline of Williams et al. (CACM 2009) with a rounded
+  corner.
+- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills.
+- Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
+- Sampling: passes over the logits of each sampled token.
+
+The host prepares the step and launches it:
+
+    host = step_us + step_sequence_us × sequences + admit_us × admitted + draft look-up × drafting
+    launches: by whole graph, by piece, or by kernel (`LaunchMode`), and Triton's attention outside a whole graph
+
+Asynchronous scheduling overlaps the host with the step before it:
+
+    period = max(card, host + launches)     with asynchronous scheduling
+    period = host + max(card, launches)     without
+
+With tensor parallelism, the card's times are those of one GPU's part (`ServeConfig.shard`) and its collectives, one
+after another (`communication.py`). Sampling sees all logits. With p groups of layers (pipeline parallelism), the
+sequences of a step go in b = min(p, sequences) equal batches through all groups, one group behind another:
+
+    card = p × (linear layers + attention + kernels + collectives of one group and one batch) + b × (head + sampling)
+
+so that all GPUs work if there are p sequences, and one at a time works on a single sequence. The host prepares and
+launches each batch while others are on the card.
+
+If several servers share a GPU, its processes take turns: `sharing` servers with work each take that many times longer
+on the card (processor sharing), and not on the host.
+
+All parameters are documented in `parameters.yaml`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from search_spaces import ModelShape
+from tuner.engines.simulator.cuda_graphs import LaunchMode
+from tuner.engines.simulator.memory import Weights, activation_elements, find_weights
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.precision import attention_kernels
+from tuner.engines.simulator.sequence import Step
+from tuner.engines.simulator.serve_config import ServeConfig
+
+_US = 1e-6
+_GIGA = 1e9
+_ELEMENT_BYTES = 2
+_UNKNOWN_LINK_GBS = 64.0
+_TENSORS_SENT = 2
+"""vLLM sends the hidden state and the residual to the next group of layers."""
+
+
+class Communication:
+    """The seconds of the collectives of one server."""
+
+    def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
+        card, self._gpus = config.card, config.parallel.tensor
+        is_nvlink = card.link == "nvlink"
+        share = parameters.nvlink_share if is_nvlink else parameters.pcie_share
+        self._bandwidth = (card.link_gbs or _UNKNOWN_LINK_GBS) / 2 * _GIGA * share
+        factor = (1.0 if is_nvlink else parameters.pcie_latency_factor) * _US
+        self._latency = factor * (parameters.all_reduce_us + parameters.all_reduce_gpu_us * self._gpus)
+        self._send_latency = factor * (parameters.all_reduce_us + parameters.all_reduce_gpu_us * 2)
+        self._all_reduces = 2 * config.shard.layers + 1
+        self._hidden_bytes = _ELEMENT_BYTES * config.model.hidden
+        self._logit_bytes = _ELEMENT_BYTES * config.model.vocab
+
+    def all_reduce(self, size: float) -> float:
+        """Return the seconds in which every GPU of a group gets the sum of all tensors of `size` bytes."""
+        return self._latency + 2.0 * (self._gpus - 1) / self._gpus * size / self._bandwidth
+
+    def all_gather(self, size: float) -> float:
+        """Return the seconds in which every GPU of a group gets the whole tensor of `size` bytes."""
+        return self._latency + (self._gpus - 1) / self._gpus * size / self._bandwidth
+
+    def send(self, size: float) -> float:
+        """Return the seconds in which a GPU gets a tensor of `size` bytes from another one."""
+        return self._send_latency + size / self._bandwidth
+
+    def of_layers(self, tokens: int) -> float:
+        """Return the seconds of the all-reduces of a group of layers for `tokens` tokens; 0 on one GPU."""
+        return self._all_reduces * self.all_reduce(tokens * self._hidden_bytes) if self._gpus > 1 else 0.0
+
+    def of_logits(self, sampled: float) -> float:
+        """Return the seconds in which the logits of `sampled` tokens are gathered; 0 on one GPU."""
+        return self.all_gather(sampled * self._logit_bytes) if self._gpus > 1 else 0.0
+
+    def of_stages(self, tokens: int, stages: int) -> float:
+        """Return the seconds in which the state of `tokens` tokens passes from group to group of layers."""
+        return (stages - 1) * self.send(_TENSORS_SENT * tokens * self._hidden_bytes)
+
+
+@dataclass(frozen=True)
+class TokenWork:
+    """The factors of both sums.
+
+    Attributes:
+        token_flops: FLOP of the layers' matrices for a token.
+        head_flops: FLOP of the head for a sampled token.
+        pair_flops: FLOP of attention for a pair of tokens.
+        weight_bytes: bytes of the matrices, read once a step.
+        context_bytes: bytes of the KV cache of a token.
+    """
+
+    token_flops: float
+    head_flops: float
+    pair_flops: float
+    weight_bytes: float
+    context_bytes: float
+
+    @classmethod
+    def of(cls, config: ServeConfig, weights: Weights, part: ModelShape | None = None) -> TokenWork:
+        """Return the factors of a configured server, or of one GPU's part of its model, with the part's weights."""
+        model = part or config.model
+        return cls(
+            token_flops=2.0 * weights.linear,
+            head_flops=2.0 * weights.head,
+            pair_flops=4.0 * model.heads * model.head_dim * model.layers,
+            weight_bytes=weights.linear_bytes + weights.head_bytes,
+            context_bytes=2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes,
+        )
+
+    def flops(self, tokens: float, sampled: float, pairs: float) -> float:
+        """Return the FLOP of so many tokens, sampled tokens and pairs."""
+        return self.token_flops * tokens + self.head_flops * sampled + self.pair_flops * pairs
+
+    def bytes(self, steps: float, context: float) -> float:
+        """Return the bytes of so many steps whose decodes read `context` tokens of KV cache."""
+        return self.weight_bytes * steps + self.context_bytes * context
+
+
+_TERA = 1e12
+_UNPACK_FROM_TOKENS = 256
+"""Steps of at least so many tokens unpack 4-bit matrices to 16 bits before a plain product (vLLM's awq.py, gptq.py)."""
+_QUANTIZES_ACTIVATIONS = ("native", "blocks")
+"""Kernels of products whose other side is quantized before each of them (`Weights.kernels`)."""
+_AWQ_TILE = 16
+"""Tokens that AWQ's own kernel multiplies together; it unpacks the weights anew for each such group, and a part of a
+group takes as long as a whole one (vLLM's csrc/quantization/awq, `gemm_forward_4bit_cuda_m16nXk32`)."""
+_UNPACK_TRAFFIC = 2.25
+"""Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
+
+
+_CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
+COMMUNICATION = "communication"
+"""The cause of a step's time that a server of several GPUs has besides the others."""
+OTHER_SERVERS = "other servers"
+"""The cause of a step's time that a server which shares its GPU has besides the others."""
+
+
+class StepTime:
+    """The time of the steps of one server.
+
+    Attributes:
+        seconds: the time of all steps so far by its cause.
+        flops: the arithmetic that their tokens need: matrices and attention.
+        bytes: the memory traffic that their tokens need: weights once a step, KV cache once a decoded token.
+        work: the factors of both.
+        sharing: servers that have work on this server's GPU now, itself included.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        parameters: Parameters,
+        marlin_input: str | None = None,
+        scale: float = 1.0,
+        warm: bool = True,
+    ) -> None:
+        """Set up the time of a server's steps.
+
+        Args:
+            config: the server's configuration.
+            parameters: the simulator's parameters.
+            marlin_input: 8-bit format of activations in Marlin's kernels; None for 16 bits.
+            scale: factor on every step's time.
+            warm: whether the server has run a prefill before; the first one loads kernels.
+        """
+        self.config = config
+        self._scale = scale
+        self.flops = self.bytes = 0.0
+        self.sharing = 1
+        self.weights: Weights = _weights(config, config.shard, marlin_input)
+        self.work = TokenWork.of(config, _weights(config, config.model, marlin_input))
+        self._stages = config.parallel.pipeline
+        is_split = config.parallel.replica_gpus > 1
+        self._communication = Communication(config, parameters) if is_split else None
+        self.seconds = dict.fromkeys((*_CAUSES, *((COMMUNICATION,) if is_split else ())), 0.0)
+        is_triton = config.backend == "TRITON_ATTN"
+        self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
+        self._warm = warm
+        self._set_card_times(config, parameters)
+        self._set_host_times(config, parameters)
+
+    def _set_card_times(self, config: ServeConfig, parameters: Parameters) -> None:
+        """Set the seconds of the card's work, each for the unit that its name ends in."""
+        model, card, weights = config.shard, config.card, self.weights
+        bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
+        streamed = bandwidth * parameters.bandwidth_share
+        self._tile = _AWQ_TILE if config.quantization == "awq" and weights.kernels == "gemm" else 1
+        reading = parameters.block_bandwidth_factor if weights.kernels == "blocks" else 1.0
+        self._linear_stream = weights.linear_bytes / (streamed * reading)
+        self._linear_token = 2.0 * weights.linear / self._linear_flops_per_s(parameters)
+        self._unpacked_stream = 2.0 * weights.linear * _UNPACK_TRAFFIC / streamed
+        plain_flops_per_s = card.tflops["float16"] * _TERA * parameters.arithmetic_share
+        self._unpacked_token = 2.0 * weights.linear / plain_flops_per_s
+        self._head_stream = weights.head_bytes / streamed
+        self._head_token = 2.0 * weights.head / plain_flops_per_s
+        kernels = attention_kernels(config.backend, card)
+        reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
+        # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
+        scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
+        shard = TokenWork.of(config, weights, model)
+        self._context_token = shard.context_bytes / (bandwidth * reading_share) * scaling
+        comparing = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        comparing *= parameters.attention_arithmetic_share
+        self._pair = shard.pair_flops / (card.tflops["float16"] * _TERA * comparing)
+        self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
+        hidden_pass = 2.0 * model.hidden * model.layers / streamed
+        moved = 2.0 * activation_elements(model) / streamed
+        self._elementwise_token = {
+            True: hidden_pass * parameters.fused_passes + moved,
+            False: hidden_pass * parameters.eager_passes + moved,
+        }
+        quantize = parameters.quantize_kernels_per_layer if weights.kernels in _QUANTIZES_ACTIVATIONS else 0.0
+        quantize += parameters.cache_kernels_per_layer if config.kv_element_bytes < 2 else 0.0
+        self._kernel_count = {
+            True: model.layers * (parameters.fused_kernels_per_layer + quantize),
+            False: model.layers * (parameters.eager_kernels_per_layer + quantize),
+        }
+        self._kernel = parameters.kernel_us * _US
+        passes = parameters.greedy_passes if config.temperature == 0 else parameters.sampling_passes
+        self._sample = 4.0 * config.model.vocab * passes / streamed
+
+    def _linear_flops_per_s(self, parameters: Parameters) -> float:
+        share = {
+            "plain": parameters.arithmetic_share,
+            "native": parameters.arithmetic_share * parameters.native_arithmetic_factor,
+            "blocks": parameters.arithmetic_share * parameters.block_arithmetic_factor,
+            "marlin": parameters.arithmetic_share * parameters.marlin_arithmetic_factor,
+            "gemm": parameters.awq_arithmetic_share if self._tile > 1 else parameters.gemm_arithmetic_share,
+        }[self.weights.kernels]
+        return self.config.card.tflops[self.weights.arithmetic] * _TERA * share
+
+    def _set_host_times(self, config: ServeConfig, parameters: Parameters) -> None:
+        """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""
+        speed = config.card.host_speed or 1.0
+        launch = (config.card.launch_us or 0.0) * _US * config.shard.layers
+        quantizes = self.weights.kernels in _QUANTIZES_ACTIVATIONS
+        quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
+        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
+        attention = parameters.triton_launches_per_layer * launch if is_triton else 0.0
+        self._host_step = (parameters.step_us + (parameters.flex_mask_us if is_flex else 0.0)) * _US / speed
+        self._host_admission = parameters.admit_us * _US / speed
+        self._host_sequence = parameters.step_sequence_us * _US / speed
+        self._launches = {
+            LaunchMode.FULL: parameters.full_graph_us * _US / speed,
+            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.shard.layers + attention,
+            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch + attention,
+            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch + attention,
+        }
+        draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
+        method = config.speculation.method if config.speculation else ""
+        self._host_draft = draft_us.get(method, 0.0) * _US / speed
+
+    def advance(self, step: Step) -> float:
+        """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
+        config, seconds = self.config, self.seconds
+        batches = 1 if self._stages == 1 else max(1, min(self._stages, step.sequences))
+        tokens = -(-(step.decode + step.prefill) // batches)
+        launch_mode = config.graphs.launch(tokens, step.decodes_only)
+        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
+            tokens = config.graphs.padded(tokens)
+        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
+        launches = self._launches[launch_mode] * batches
+        host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
+        host += self._host_admission * step.admitted
+        if config.async_scheduling or batches > 1:
+            period = max(card, host + launches)
+            waiting = min(launches, period - card)
+        else:
+            period = host + max(card, launches)
+            waiting = max(0.0, launches - card)
+        self.flops += self.work.flops(step.decode + step.prefill, step.sampled, step.pairs + step.context)
+        self.bytes += self.work.bytes(1, step.context)
+        seconds["launches"] += waiting
+        seconds["host"] += period - card - waiting
+        if not self._warm and step.prefill:
+            self._warm = True
+            period += self._first_use_s
+        return period * self._scale
+
+    def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> float:
+        """Return the seconds of a step on the card, and add them up by cause.
+
+        Args:
+            step: the step.
+            tokens: of each of its batches, as many as are computed.
+            batches: that are in flight at once.
+            fused: whether kernels are fused.
+        """
+        stages, seconds = self._stages, self.seconds
+        head = self._head_token * (step.sampled / batches)
+        weights = stages * self._linear(tokens) + batches * math.sqrt(
+            self._head_stream * self._head_stream + head * head
+        )
+        attention = (self._context_token * step.context + self._pair * step.pairs) * (stages / batches)
+        kernels = stages * (self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens)
+        sampling = self._sample * step.sampled
+        card = weights + attention + kernels + sampling
+        seconds["weights"] += weights
+        seconds["attention"] += attention
+        seconds["kernels"] += kernels
+        seconds["sampling"] += sampling
+        if self._communication is not None:
+            exchange = stages * self._communication.of_layers(tokens) + self._communication.of_stages(tokens, stages)
+            exchange += batches * self._communication.of_logits(step.sampled / batches)
+            seconds[COMMUNICATION] += exchange
+            card += exchange
+        if self.sharing > 1:
+            seconds[OTHER_SERVERS] = seconds.get(OTHER_SERVERS, 0.0) + card * (self.sharing - 1)
+            card *= self.sharing
+        return card
+
+    def _linear(self, tokens: int) -> float:
+        """Return the seconds of the layers' matrix products in a step of `tokens` tokens."""
+        stream, arithmetic = self._linear_stream, self._linear_token
+        if self.weights.kernels == "gemm" and tokens >= _UNPACK_FROM_TOKENS:
+            stream, arithmetic = self._unpacked_stream, self._unpacked_token
+        elif self._tile > 1:
+            tokens = -(-tokens // self._tile) * self._tile
+        return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
+
+
+def _weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
+    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
+    return find_weights(
+        model,
+        config.card,
+        config.dtype,
+        config.quantization,
+        config.weight_bits,
+        marlin_input,
+        config.fast_blocks,
+    )

@@ -1,1 +1,0 @@
-"""One vLLM server over several nodes: its ranks, each a process of its own node."""

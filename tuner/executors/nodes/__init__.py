@@ -1,1 +1,0 @@
-"""A worker that has several nodes of a Ray cluster."""

@@ -1,0 +1,379 @@
+"""The acquisition function, expected improvement times the probability of feasibility, and its maximum.
+
+A round evaluates every choice of every categorical parameter and some positions of every number, one change at a time,
+and takes the best change that breaks no rule. The encoding of a changed configuration is assembled from columns of the
+changed parameter: evaluating the define-by-run space for some hundred configurations a round would take longer than
+all else. Only the chosen change is checked against the space.
+
+Candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
+predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of a
+categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in one
+configuration may be good in another.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import CategoricalDistribution
+from scipy.special import log_ndtr
+
+from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters
+from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector, from_position
+from tuner.sampler.surrogate import Posterior, Surrogate, SurrogateSettings
+
+
+def log_expected_improvement(gain: Vector, spread: Vector) -> Vector:
+    """Return ln E[max(X, 0)] for X ~ N(gain, spread²).
+
+    With z = gain / spread,
+
+        ln EI = ln(φ(z) + z Φ(z)) + ln spread,
+
+    and for z < -1 with the Mills ratio R = Φ(z) / φ(z)
+
+        ln EI = -z²/2 - ½ ln 2π + ln(1 - |z| R) + ln spread
+
+    (Ament et al., "Unexpected improvements to expected improvement", NeurIPS 2023).
+
+    Args:
+        gain: means, shape (n,).
+        spread: standard deviations, shape (n,); positive.
+    """
+    z = gain / spread
+    low, high = np.minimum(z, -1.0), np.maximum(z, -1.0)
+    half_log = 0.5 * np.log(2 * np.pi)
+    mills = np.exp(log_ndtr(low) + 0.5 * low * low + half_log) * np.abs(low)
+    below = -0.5 * low * low - half_log + np.log(np.maximum(1.0 - mills, 1e-12))
+    above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
+    log_improvement: Vector = np.where(z < -1.0, below, above) + np.log(spread)
+    return log_improvement
+
+
+EXPLORATION = 2.0
+"""Factor on the standard deviation of a candidate's score in the acquisition value."""
+THRESHOLD_FROM = 12
+"""Number of finished trials from which on candidates must reach the feasibility thresholds."""
+THRESHOLD_WINDOW = 10
+"""Number of latest trials whose infeasible share determines the thresholds."""
+RUNS_THRESHOLD, SATISFIES_THRESHOLD = (1.6, 6.0), (1.0, 3.0)
+"""Intercept a and slope b of the thresholds Φ(a + b · infeasible share)."""
+BELOW_THRESHOLD = 1e6
+"""Penalty on the logarithm of the probability of feasibility below a threshold."""
+LEAST_SPREAD = 1e-4
+"""Least standard deviation of a score."""
+
+
+class FeasibleImprovement:
+    """The acquisition function of one suggestion.
+
+    With the incumbent's score t, the posterior mean μ and standard deviation σ of a candidate's score, and
+    P = P(runs) P(satisfies) of `Surrogate.posterior`, the acquisition value is
+
+        ln EI(μ - t, 2σ) + ln P
+
+    (Gardner et al., "Bayesian optimization with inequality constraints", ICML 2014; the factor 2 adds exploration). It
+    is ln P alone while no trial is feasible. After `THRESHOLD_FROM` trials, candidates must reach
+
+        P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials.
+
+    Below a threshold the value is ln P - 10⁶: such candidates rank behind all others, the most feasible first.
+    """
+
+    def __init__(self, surrogate: Surrogate) -> None:
+        self._surrogate = surrogate
+        self._largest_log_improvement = -math.inf
+
+    @property
+    def max_expected_improvement(self) -> float | None:
+        """The largest EI(μ - t, σ) P of everything evaluated so far, as a share of the score; None without incumbent.
+
+        It includes candidates below a threshold and candidates that break a rule, so it is an upper estimate.
+        """
+        if self._surrogate.incumbent_score is None:
+            return None
+        return math.exp(self._largest_log_improvement)
+
+    def of(self, configs: list[Params]) -> Vector:
+        """Return the acquisition values of configurations, their predictions interpolated, shape (n,)."""
+        return self(self._surrogate.encoder.encode(configs))
+
+    def __call__(self, inputs: EncodedConfigurations, means: Matrix | None = None) -> Vector:
+        """Return the acquisition values of encoded configurations, shape (n,).
+
+        Args:
+            inputs: n encoded configurations.
+            means: their prior means; interpolated if None.
+        """
+        if means is None:
+            means = self._surrogate.interpolated_means(inputs)
+        posterior = self._surrogate.posterior(inputs, means)
+        log_feasible = posterior.log_feasible
+        values = log_feasible
+        if self._surrogate.incumbent_score is not None:
+            gain = posterior.score - self._surrogate.incumbent_score
+            spread = np.maximum(posterior.score_spread, LEAST_SPREAD)
+            largest = float((log_feasible + log_expected_improvement(gain, spread)).max())
+            self._largest_log_improvement = max(self._largest_log_improvement, largest)
+            values = log_feasible + log_expected_improvement(gain, EXPLORATION * spread)
+        if self._surrogate.history.n_finished >= THRESHOLD_FROM:
+            values = np.where(self._reaches_thresholds(posterior), values, log_feasible - BELOW_THRESHOLD)
+        return values
+
+    def _reaches_thresholds(self, posterior: Posterior) -> Vector:
+        share = self._surrogate.history.infeasible_share(THRESHOLD_WINDOW)
+        runs = posterior.log_runs >= log_ndtr(RUNS_THRESHOLD[0] + RUNS_THRESHOLD[1] * share)
+        satisfies = posterior.log_satisfies >= log_ndtr(SATISFIES_THRESHOLD[0] + SATISFIES_THRESHOLD[1] * share)
+        return np.asarray(runs & satisfies)
+
+
+POSITIONS = 6
+"""Number of positions of a numeric parameter that a round evaluates."""
+STARTS = 4
+"""Number of configurations that local searches start from."""
+ROUNDS = 8
+"""Largest number of rounds."""
+REJECTIONS = 5
+"""Best changes of one round that are checked against the rules; if all break one, the configuration stays."""
+LEAST_INCREASE = 1e-3
+"""Increase of the acquisition value, a logarithm, below which a search ends."""
+
+AcquisitionFunction: TypeAlias = Callable[[EncodedConfigurations], Vector]
+"""Returns the acquisition values of n encoded configurations, shape (n,)."""
+
+
+class SingleChanges:
+    """All changes of one parameter that a search evaluates, encoded.
+
+    Args:
+        encoder: of the configurations.
+        rng: draws the positions of numbers, one in each of `POSITIONS` equal parts of the range.
+    """
+
+    def __init__(self, encoder: Encoder, rng: np.random.Generator) -> None:
+        self.changes: list[tuple[str, Any]] = []
+        """Name and new value of each change."""
+        for name, distribution in encoder.distributions.items():
+            if isinstance(distribution, CategoricalDistribution):
+                self.changes += [(name, choice) for choice in distribution.choices]
+            else:
+                positions = (np.arange(POSITIONS) + rng.random(POSITIONS)) / POSITIONS
+                self.changes += [(name, from_position(distribution, float(position))) for position in positions]
+        self._encoded = encoder.encode([{name: value} for name, value in self.changes])
+        parameters = np.array([encoder.names.index(name) for name, _ in self.changes])
+        self._changed_columns: NDArray[np.bool_] = parameters[:, None] == encoder.columns.rows[None, :]
+        self._changed_features: NDArray[np.bool_] = parameters[:, None] == encoder.columns.effects[None, :]
+
+    def apply(self, row: Vector, effects: Vector) -> EncodedConfigurations:
+        """Return one configuration, given encoded, after each of the changes."""
+        return EncodedConfigurations(
+            np.where(self._changed_columns, self._encoded.rows, row),
+            np.where(self._changed_features, self._encoded.effects, effects),
+        )
+
+
+def local_search(
+    space: CandidateSpace,
+    encoder: Encoder,
+    acquisition: AcquisitionFunction,
+    starts: Sequence[Params],
+    rng: np.random.Generator,
+) -> list[Params]:
+    """Return the configurations that the searches reach, those after each round included.
+
+    Args:
+        space: draws the parameters that a changed choice requires, and checks the rules.
+        encoder: of the configurations.
+        acquisition: the function to maximise.
+        starts: where the searches start.
+        rng: of the draws.
+    """
+    reached: list[Params] = []
+    initial = acquisition(encoder.encode(starts))
+    current = [(start, float(value)) for start, value in zip(starts, initial, strict=True)]
+    changes = SingleChanges(encoder, rng)
+    for _ in range(ROUNDS):
+        changed = _best_changes(space, encoder, acquisition, changes, [config for config, _ in current], rng)
+        values = acquisition(encoder.encode(changed)) if changed else np.zeros(0)
+        pairs = zip(changed, values, (before for _, before in current), strict=True)
+        current = [(config, float(value)) for config, value, before in pairs if value > before + LEAST_INCREASE]
+        reached += [config for config, _ in current]
+        if not current:
+            break
+    return reached
+
+
+def _best_changes(
+    space: CandidateSpace,
+    encoder: Encoder,
+    acquisition: AcquisitionFunction,
+    changes: SingleChanges,
+    configs: Sequence[Params],
+    rng: np.random.Generator,
+) -> list[Params]:
+    """Return each configuration after its best change."""
+    encoded = encoder.encode(configs)
+    changed = [changes.apply(row, effects) for row, effects in zip(encoded.rows, encoded.effects, strict=True)]
+    values = acquisition(EncodedConfigurations.stack(changed)).reshape(len(configs), -1)
+    return [
+        _best_change(space, config, changes.changes, each, rng) for config, each in zip(configs, values, strict=True)
+    ]
+
+
+def _best_change(
+    space: CandidateSpace, config: Params, changes: Sequence[tuple[str, Any]], values: Vector, rng: np.random.Generator
+) -> Params:
+    """Return a configuration after the change with the highest value that breaks no rule; itself if there is none."""
+    rejections = 0
+    for index in np.argsort(-values):
+        name, value = changes[index]
+        if name not in config or (config[name] == value and type(config[name]) is type(value)):
+            continue
+        changed = space.draw(rng, {**config, name: value})
+        if changed is not None:
+            return changed
+        rejections += 1
+        if rejections == REJECTIONS:
+            break
+    return config
+
+
+RANDOM_CANDIDATES, NEIGHBOURS, BEST_TRIALS = 40, 40, 6
+"""Numbers of random candidates, of neighbours, and of the best trials whose neighbours these are."""
+PREDICTED_NEXT = 10
+"""Number of the best candidates without a prediction that are predicted for the next suggestion."""
+RARE_CHOICE_EVERY, RARE_CHOICE_CANDIDATES, RARE_CHOICE_LEADERS = 5, 60, 3
+"""Finished trials between two tries of the least tried choice, its candidates, and the leaders that they change."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A configuration to measure next.
+
+    Args:
+        params: the configuration; empty if there is no candidate.
+        max_expected_improvement: of all candidates, as a share of the score and times the probability of feasibility;
+            see `FeasibleImprovement`. None where the suggestion had another reason, or no trial is feasible.
+        predict_next: the best candidates without a prediction; the next suggestion considers their predictions.
+    """
+
+    params: Params
+    max_expected_improvement: float | None = None
+    predict_next: Sequence[Params] = ()
+
+
+class CandidateSelection:
+    """One selection by a fitted surrogate. To be used within `single_blas_thread`.
+
+    Args:
+        space: the space that candidates are drawn from.
+        settings: prior, source studies and weights of the surrogate.
+        surrogate: fitted to the study's trials.
+        rng: of all draws.
+    """
+
+    def __init__(
+        self, space: CandidateSpace, settings: SurrogateSettings, surrogate: Surrogate, rng: np.random.Generator
+    ) -> None:
+        self._space, self._surrogate, self._rng = space, surrogate, rng
+        self._prior, self._transfer = settings.prior, settings.transfer
+        self._history = surrogate.history
+        self._excluded = self._history.excluded
+        self._acquisition = FeasibleImprovement(surrogate)
+
+    def suggest(self) -> Suggestion:
+        """Return the configuration to measure next."""
+        if self._history.n_finished % RARE_CHOICE_EVERY == 0 and (rare := self._with_rare_choice()) is not None:
+            return Suggestion(rare)
+        leaders = self._leaders()
+        draws = (self._space.draw(self._rng, checked=False) for _ in range(RANDOM_CANDIDATES))
+        candidates = [config for config in draws if config is not None]
+        candidates += [*self._neighbours(leaders), *self._transfer.best(self._surrogate.scales)]
+        candidates = self._untried(candidates) or candidates
+        predicted, unpredicted = self._predicted(), _pairs(self._acquisition.of(candidates), candidates)
+        starts = [config for _, config in heapq.nlargest(STARTS - 1, [*predicted, *unpredicted], key=_value)]
+        encoder = self._surrogate.encoder
+        reached = self._untried(local_search(self._space, encoder, self._acquisition, [*starts, leaders[0]], self._rng))
+        if reached:
+            unpredicted += _pairs(self._acquisition.of(reached), reached)
+        return self._select(predicted, unpredicted)
+
+    def _predicted(self) -> list[tuple[float, Params]]:
+        """Return the acquisition values of the considered predictions that were not tried."""
+        considered = self._prior.considered
+        if not considered:
+            return []
+        pairs = _pairs(self._acquisition(*self._surrogate.predicted_means()), considered)
+        return [pair for pair in pairs if frozenset(pair[1].items()) not in self._excluded]
+
+    def _select(self, predicted: list[tuple[float, Params]], unpredicted: list[tuple[float, Params]]) -> Suggestion:
+        """Return the best candidate that breaks no rule, one with a prediction if there is a prior.
+
+        No prediction is computed here: the best candidates without one are queued for the next suggestion.
+        """
+        best_unpredicted = self._allowed(unpredicted, PREDICTED_NEXT if self._prior.exists else 1)
+        best = next(iter(self._allowed(predicted, 1) or best_unpredicted), {})
+        return Suggestion(best, self._acquisition.max_expected_improvement, tuple(best_unpredicted))
+
+    def _allowed(self, candidates: list[tuple[float, Params]], count: int) -> list[Params]:
+        """Return the best candidates that break no rule, at most `count`."""
+        allowed: list[Params] = []
+        for _, config in sorted(candidates, key=_value, reverse=True):
+            if len(allowed) == count:
+                break
+            if config not in allowed and self._space.allows(config):
+                allowed.append(config)
+        return allowed
+
+    def _with_rare_choice(self) -> Params | None:
+        """Return a leader with the choice that was tried least; None if none reaches the feasibility thresholds.
+
+        The count of a choice is divided by 1 + the number of parameters that exist only beside it, because these have
+        to be tried too.
+        """
+        leaders = self._leaders()[:RARE_CHOICE_LEADERS]
+        counts = {
+            (name, choice): sum(name in config and config[name] == choice for config in self._history.tried)
+            for name, distribution in self._space.distributions.items()
+            if isinstance(distribution, CategoricalDistribution) and any(name in leader for leader in leaders)
+            for choice in distribution.choices
+        }
+        if not counts:
+            return None
+        conditional = count_conditional_parameters(self._history.tried)
+        name, choice = min(counts, key=lambda key: (counts[key] / (1 + conditional[key]), self._rng.random()))
+        draws = [
+            self._space.draw(self._rng, {**leaders[index % len(leaders)], name: choice})
+            for index in range(RARE_CHOICE_CANDIDATES)
+        ]
+        candidates = self._untried([config for config in draws if config is not None and config.get(name) == choice])
+        values = self._acquisition.of(candidates) if candidates else np.zeros(0)
+        return candidates[int(np.argmax(values))] if candidates and values.max() > -BELOW_THRESHOLD / 2 else None
+
+    def _neighbours(self, of: Sequence[Params]) -> list[Params]:
+        """Return neighbours of some configurations; some may break a rule."""
+        draws = (self._space.neighbour(self._rng, of[index % len(of)], checked=False) for index in range(NEIGHBOURS))
+        return [config for config in draws if config is not None]
+
+    def _leaders(self) -> list[Params]:
+        """Return the measured configurations with the highest acquisition values."""
+        measured = self._history.measured
+        values = self._acquisition(self._surrogate.measured, self._surrogate.measured_means)
+        return [measured[index] for index in np.argsort(-values)[:BEST_TRIALS]]
+
+    def _untried(self, configs: Sequence[Params]) -> list[Params]:
+        return [config for config in configs if frozenset(config.items()) not in self._excluded]
+
+
+def _pairs(values: Vector, configs: Sequence[Params]) -> list[tuple[float, Params]]:
+    return [(float(value), config) for value, config in zip(values, configs, strict=True)]
+
+
+def _value(pair: tuple[float, Params]) -> float:
+    return pair[0]

@@ -1,1 +1,0 @@
-"""Candidates, the acquisition function, and its maximisation by local search."""

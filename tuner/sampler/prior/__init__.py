@@ -1,1 +1,0 @@
-"""The prior: predictions of configurations, cached, and computed in the background."""

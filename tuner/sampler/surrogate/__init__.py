@@ -1,1 +1,0 @@
-"""The surrogate: Gaussian processes over encoded configurations."""

@@ -1,0 +1,126 @@
+"""The confirmation: the finalists and the defaults are measured again in alternation.
+
+The best of sixty noisy measurements looks better than it is, so the search only nominates finalists. Each finalist is
+measured once in each of several rounds. Within a round all use the same prompts and the same device; the order rotates
+from round to round. A finalist that fails or misses an SLO is disqualified and not measured again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from records.trials import Config, TrialKind, TrialRecord
+from search_spaces import ENGINE
+from storage.store import Store
+from tuner.scoring.goals import Goals
+from tuner.scoring.rounds import fault_of
+from tuner.study.protocols import WorkItem
+from tuner.study.specification.spec import StudySpec
+
+NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.REDUCED, TrialKind.CAPACITY)
+"""Kinds of trials that are no finalists of their own."""
+
+
+def nominate(
+    records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = (), engines: Sequence[str] = ()
+) -> list[TrialRecord]:
+    """Return the `count` best feasible trials of the search, best first, without the defaults and reduced finalists.
+
+    Args:
+        records: the study's trials.
+        count: how many to return at most, before the best one of each engine that has none among them.
+        ranking: trial numbers, best first, by the sampler's model; the other trials follow by their measured score.
+        engines: of a study of several, the default engine first.
+    """
+    candidates = [
+        record for record in records if record.round == 0 and record.kind not in NOT_NOMINATED and record.state == "ok"
+    ]
+    scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
+    places = {number: place for place, number in enumerate(ranking)}
+    scored.sort(key=lambda pair: (places.get(pair[1].number, len(places)), -pair[0], pair[1].number))
+    best, rest = [record for _, record in scored[:count]], [record for _, record in scored[count:]]
+    for engine in engines:
+        if not any(record.config.get(ENGINE, engines[0]) == engine for record in best):
+            best += [record for record in rest if record.config.get(ENGINE, engines[0]) == engine][:1]
+    return best
+
+
+def label_of(finalists: Sequence[TrialRecord]) -> str:
+    """Return the name of a confirmation, which is unique to its finalists."""
+    return "finals " + ",".join(str(record.number) for record in finalists)
+
+
+class Confirmation:
+    """The `Source` of the finalists' rounds. Round r runs on slot r modulo the number of slots."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        store: Store,
+        finalists: Sequence[TrialRecord],
+        slots: int,
+        label: str | None = None,
+        goals: Goals | None = None,
+    ) -> None:
+        """Plan the rounds.
+
+        Args:
+            spec: the study.
+            store: with its trials.
+            finalists: what is measured.
+            slots: number of rounds that run at the same time.
+            label: of the confirmation; None for one by its finalists.
+            goals: whose SLOs disqualify a finalist; None for the study's.
+        """
+        self._spec, self._store, self._slots = spec, store, slots
+        self._goals = goals or spec.goals
+        self._queues: dict[int, deque[WorkItem]] = {slot: deque() for slot in range(slots)}
+        self.label = label or label_of(finalists)
+        records = store.trials(spec.name)
+        known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
+        rounds = sorted({round_ for _, round_ in known})
+        following = max((r.round for r in records), default=0) + 1
+        rounds += range(following, following + max(spec.confirmation.confirm_rounds - len(rounds), 0))
+        self.rounds = rounds[: spec.confirmation.confirm_rounds]
+        for turn, round_ in enumerate(self.rounds):
+            for finalist in _rotated(finalists, turn):
+                self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))
+
+    def _plan(self, number: int, config: Config, round_: int, known: TrialRecord | None) -> None:
+        if known is not None and known.outcome is not None:
+            return
+        item = WorkItem(number, round_, TrialKind.CONFIRM, config, self.label, known=known is not None)
+        self._queues[self._slot(item)].append(item)
+
+    def _slot(self, item: WorkItem) -> int:
+        return self.rounds.index(item.round) % self._slots
+
+    def next(self, slot: int) -> WorkItem | None:
+        """Return the next measurement for this slot; None if it has none left."""
+        queue = self._queues[slot]
+        disqualified = self._disqualified() if queue else set()
+        while queue:
+            item = queue.popleft()
+            if item.known or item.number not in disqualified:
+                return item
+        return None
+
+    def _disqualified(self) -> set[int]:
+        """Return the numbers of the finalists that failed or missed an SLO in a round."""
+        records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
+        mine = [record for record in records if record.label == self.label and record.round in self.rounds]
+        return {record.number for record in mine if fault_of(self._goals, record) is not None}
+
+    def exhausted(self) -> bool:
+        """Return True if no measurement is left to start."""
+        return not any(self._queues.values())
+
+    def give_back(self, item: WorkItem) -> None:
+        """Take back a measurement that the infrastructure failed; its slot gets it next."""
+        self._queues[self._slot(item)].appendleft(item)
+
+
+def _rotated(finalists: Sequence[TrialRecord], turn: int) -> list[TrialRecord]:
+    start = turn % len(finalists)
+    return [*finalists[start:], *finalists[:start]]

@@ -1,0 +1,209 @@
+"""The source of the search's trials: interrupted trials, the defaults, enqueued configurations, then the sampler's."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from records.trials import DEFAULTS, Config, JsonScalar, TrialKind
+from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
+from storage.store import Store
+from tuner.errors import UserError
+from tuner.study.optuna_study import OptunaStudy, RunningTrial
+from tuner.study.protocols import StudyObserver, WorkItem
+from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import StudySpec
+
+MAX_REDRAWS = 200
+"""Proposals in a row that may break a rule or be known before the space counts as exhausted."""
+
+DUPLICATES_BEFORE_ENUMERATION = 10
+ENUMERABLE = 5000
+
+Rendering = tuple[str | None, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
+
+
+class Proposals:
+    """The trials of the search; see `TrialSource`."""
+
+    def __init__(
+        self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, budget: Budget, observer: StudyObserver
+    ) -> None:
+        self._spec = spec
+        self._space = spec.space
+        self._store = store
+        self._optuna_study = optuna_study
+        self._observer = observer
+        self._trials, self._min_gain = budget.trials, budget.min_gain
+        self._seen: set[Rendering] = set()
+        self._count = 0
+        self._spent = False
+        self.converged = False
+        """True if the search has converged; see `OptunaStudy.converged`."""
+        self._closed = False
+        self._queue: deque[WorkItem] = deque()
+        self._named: deque[WorkItem] = deque()
+        self._grid: Iterator[dict[str, JsonScalar]] | None = None
+        self._recover()
+        self._plan()
+
+    def _recover(self) -> None:
+        """Report stored outcomes that Optuna lacks, and queue the trials that were running when the study stopped."""
+        records = {r.number: r for r in self._store.trials(self._spec.name) if r.round == 0}
+        for record in records.values():
+            self._seen.add(self._rendering(record.config))
+        extra = (TrialKind.REDUCED, TrialKind.CAPACITY)
+        self._count = sum(record.kind not in extra for record in records.values())
+        for number in self._optuna_study.running():
+            known = records.get(number)
+            if known is None:
+                self._optuna_study.drop(number, "the study was stopped before this trial began")
+            elif known.outcome is not None:
+                self._optuna_study.tell(number, known.verdict, known.outcome.failure)
+            else:
+                self._queue.append(WorkItem(number, 0, known.kind, known.config, known.label, known=True))
+
+    def _plan(self) -> None:
+        """Queue the defaults and the enqueued configurations that were not tried."""
+        kinds = {r.kind for r in self._store.trials(self._spec.name)}
+        labels = {r.label for r in self._store.trials(self._spec.name)}
+        if self._spec.confirmation.baseline_repeats and TrialKind.BASELINE not in kinds:
+            self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, DEFAULTS))
+        baseline = self._spec.baseline
+        if baseline is not None and TrialKind.CURRENT not in kinds:
+            self._named.append(WorkItem(-1, 0, TrialKind.CURRENT, baseline.config, baseline.label))
+        for enqueued in self._spec.enqueue:
+            if enqueued.label not in labels:
+                self._named.append(WorkItem(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))
+        cardinality = self._space.cardinality()
+        if cardinality is not None and cardinality <= self._trials:
+            self._grid = enumerate_configs(self._space)
+
+    def next(self, slot: int) -> WorkItem | None:
+        """Return the next trial for any slot."""
+        if self._queue:
+            return self._queue.popleft()
+        if self._closed or self._count >= self._trials:
+            return None
+        if self._named:
+            item = self._named.popleft()
+            hints = self._space.defaults_like(item.config)
+            asked = self._optuna_study.ask_fixed(item.config, hints)
+            return self._accept(asked, item.kind, item.label)
+        self.converged = self.converged or (self._grid is None and self._optuna_study.converged(self._min_gain))
+        if self.converged:
+            return None
+        asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
+        if asked_or_none is None:
+            self._spent = True
+            return None
+        return self._accept(asked_or_none, TrialKind.SEARCH, None)
+
+    def exhausted(self) -> bool:
+        """Return True if no trial is queued and none will be proposed."""
+        spent = self._closed or self._spent or self.converged or self._count >= self._trials
+        return not self._queue and spent
+
+    @property
+    def space_exhausted(self) -> bool:
+        """True if the space had fewer configurations than the budget."""
+        return self._spent
+
+    def close(self) -> None:
+        """Propose no new configuration."""
+        self._closed = True
+
+    def give_back(self, item: WorkItem) -> None:
+        """Queue a trial again that failed by infrastructure."""
+        self._queue.append(item)
+
+    def _accept(self, asked: RunningTrial, kind: TrialKind, label: str | None) -> WorkItem:
+        self._seen.add(self._rendering(asked.config))
+        self._count += 1
+        return WorkItem(asked.number, 0, kind, asked.config, label)
+
+    def _rendering(self, config: Config) -> Rendering:
+        rendered = self._space.render(config)
+        return rendered.engine, rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
+
+    def _from_grid(self) -> RunningTrial | None:
+        """Return the next configuration of a space that is smaller than the budget."""
+        assert self._grid is not None
+        for config in self._grid:
+            if self._rendering(config) in self._seen:
+                continue
+            problems = self._space.violations(config)
+            if not problems:
+                return self._optuna_study.ask_fixed(config, {})
+            self._seen.add(self._rendering(config))
+            self._observer.note(f"ruled out without a launch: {problems[0].message}")
+        return None
+
+    def _from_sampler(self) -> RunningTrial | None:
+        """Return the next proposal of the sampler that is new and breaks no rule; None after `MAX_REDRAWS` others."""
+        duplicates = 0
+        for _ in range(MAX_REDRAWS):
+            asked = self._optuna_study.ask()
+            problems = self._space.violations(asked.config)
+            if problems:
+                self._optuna_study.rule_out(asked.number, problems[0].message)
+                continue
+            if self._rendering(asked.config) not in self._seen:
+                return asked
+            self._optuna_study.drop(asked.number, "the same server as an earlier trial")
+            duplicates += 1
+            if duplicates >= DUPLICATES_BEFORE_ENUMERATION:
+                return self._unseen()
+        return None
+
+    def _unseen(self) -> RunningTrial | None:
+        """Return the first configuration that was not tried; None without one, or if the space is not enumerable."""
+        cardinality = self._space.cardinality()
+        if cardinality is None or cardinality > ENUMERABLE:
+            return None
+        for config in enumerate_configs(self._space):
+            if self._rendering(config) not in self._seen and not self._space.violations(config):
+                return self._optuna_study.ask_fixed(config, {})
+        return None
+
+
+class _PathTrial(ValueTrial):
+    """A trial that follows a path of indices and records how many values each parameter has.
+
+    Args:
+        path: index of the value of each parameter, in the order of suggestion; 0 beyond its end.
+    """
+
+    def __init__(self, path: Sequence[int]) -> None:
+        self._path = path
+        self.sizes: list[int] = []
+        self.chosen: list[int] = []
+
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return the path's choice."""
+        index = self._path[len(self.chosen)] if len(self.chosen) < len(self._path) else 0
+        self.sizes.append(len(choices))
+        self.chosen.append(index)
+        return choices[index]
+
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        """Return the path's number."""
+        if numbers.step is None:
+            raise UserError(f"{name} is continuous and cannot be enumerated; give it a step")
+        value = self.choose(name, numbers.listed())
+        assert isinstance(value, int | float)
+        return value
+
+
+def enumerate_configs(space: ResolvedSpace) -> Iterator[dict[str, JsonScalar]]:
+    """Yield every configuration of a space without continuous parameters, the last parameter varying fastest."""
+    path: list[int] | None = []
+    while path is not None:
+        trial = _PathTrial(path)
+        yield space.suggest(trial)
+        path = None
+        for depth in reversed(range(len(trial.sizes))):
+            if trial.chosen[depth] + 1 < trial.sizes[depth]:
+                path = [*itertools.islice(trial.chosen, depth), trial.chosen[depth] + 1]
+                break

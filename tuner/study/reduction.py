@@ -1,0 +1,236 @@
+"""Trials of a configuration with fewer flags: the ablation resets one, the reduction several with small effects.
+
+There is one trial per flag, with the search's workload. The sampler observes these trials like all others, so the flag
+effects (`tuner.sampler.flag_effects`) rest on neighbours of the best configuration, and a reduced configuration may
+become a finalist. A single trial does not decide about its flag: it is as noisy as any other.
+
+The sampler's model proposes the order in which flags are reset (`tuner.sampler.flag_effects`). A smaller form is
+measured once with the search's workload, which shows whether it runs and meets the SLOs, and then in rounds beside the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from records.trials import Config, TrialKind, TrialRecord
+from search_spaces import ResolvedSpace
+from storage.store import Store
+from tuner.sampler.flag_effects import Elimination
+from tuner.study.confirmation import label_of
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import WorkItem
+from tuner.study.specification.spec import StudySpec
+
+
+@dataclass(frozen=True)
+class GivenConfiguration:
+    """A configuration to measure.
+
+    Args:
+        label: name of the trial.
+        config: the configuration.
+        hints: the engine's values of parameters that are left out, for the sampler only.
+    """
+
+    label: str
+    config: Config
+    hints: Config
+
+
+class GivenTrials:
+    """The `TrialSource` of given configurations, in their order, for any slot."""
+
+    def __init__(self, optuna_study: OptunaStudy, kind: TrialKind, given: Sequence[GivenConfiguration]) -> None:
+        self._optuna_study, self._kind = optuna_study, kind
+        self._queue = deque(given)
+        self._again: deque[WorkItem] = deque()
+        self.planned = [each.label for each in given]
+
+    def next(self, slot: int) -> WorkItem | None:
+        """Return the next trial; None if there is none left."""
+        if self._again:
+            return self._again.popleft()
+        if not self._queue:
+            return None
+        given = self._queue.popleft()
+        asked = self._optuna_study.ask_fixed(given.config, given.hints)
+        return WorkItem(asked.number, 0, self._kind, asked.config, given.label)
+
+    def exhausted(self) -> bool:
+        """Return True if no trial is left to start."""
+        return not self._queue and not self._again
+
+    def give_back(self, item: WorkItem) -> None:
+        """Take back a trial that the infrastructure failed."""
+        self._again.append(item)
+
+
+class Ablation(GivenTrials):
+    """The `TrialSource` of those trials. A continued study runs the ones that it lacks, and none twice."""
+
+    def __init__(self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, best: TrialRecord | None) -> None:
+        """Plan the trials for the configuration whose ablation an earlier run began, or else for `best`.
+
+        If `best` is itself a trial of an ablation, no other ablation is planned.
+        """
+        records = {record.number: record for record in store.trials(spec.name) if record.round == 0}
+        begun = {owner for record in records.values() if (owner := _owner(record)) in records}
+        subjects = [*sorted(begun, reverse=True), *([best.number] if best is not None and _owner(best) is None else [])]
+        tried = [record.config for record in records.values()]
+        given: list[GivenConfiguration] = []
+        for number in subjects:
+            if not given:
+                found = reductions(spec.space, records[number].config, tried)
+                given = [GivenConfiguration(f"#{number} without {name}", *rest) for name, *rest in found]
+        super().__init__(optuna_study, TrialKind.ENQUEUED, given)
+
+
+def reductions(space: ResolvedSpace, config: Config, tried: Sequence[Config]) -> list[tuple[str, Config, Config]]:
+    """Return the configuration with each single parameter reset to its default.
+
+    Configurations that break a rule of the space are left out, and so are those that were tried.
+
+    Returns:
+        For each: the name of the parameter, the reduced configuration, and the default's value where it is known.
+    """
+    defaults = space.engine_defaults()
+    seen = [space.render(each) for each in tried]
+    found: list[tuple[str, Config, Config]] = []
+    for name in space.changed(config):
+        reduced = space.without(config, name)
+        if not space.violations(reduced) and (rendered := space.render(reduced)) not in seen:
+            found.append((name, reduced, {name: defaults[name]} if name in defaults else {}))
+            seen.append(rendered)
+    return found
+
+
+def _owner(record: TrialRecord) -> int | None:
+    """Return the number of the trial whose configuration this one reduces; None if it reduces none."""
+    number, separator, _ = (record.label or "").partition(" without ")
+    return int(number[1:]) if separator and number[:1] == "#" and number[1:].isdigit() else None
+
+
+LEAST_MEASUREMENTS = 30
+"""The rounds may take as many measurements as the search had trials, and so many in any case."""
+
+
+def smaller_forms(
+    space: ResolvedSpace,
+    record: TrialRecord,
+    order: Elimination,
+    *,
+    cautious: bool = False,
+    redundant: Sequence[str] = (),
+) -> list[GivenConfiguration]:
+    """Return a configuration without the idle flags, and without all whose effect may be noise.
+
+    No form has a redundant flag.
+
+    Args:
+        space: the search space.
+        record: the trial of the configuration.
+        order: of the resetting of its flags.
+        cautious: whether those were worse: then without half of the idle flags and a quarter. Where none is known to
+            be idle, all flags count.
+        redundant: flags with the value that the engine chooses by itself.
+    """
+    names = [step.name for step in order.steps if step.name not in redundant]
+    several = order.idle or len(names)
+    unknown = [name for name in _without_known_default(space, record.config) if name not in redundant]
+    names[order.idle : order.idle] = unknown
+    wide = {order.idle + len(unknown), len(order.unproved()) + len(unknown)}
+    counts = {several // 2, several // 4} if cautious else wide
+    counts = counts | {0} if redundant else counts - {0}
+    found = [without_flags(space, record, [*redundant, *names[:count]]) for count in sorted(counts, reverse=True)]
+    return [given for given in found if given is not None]
+
+
+def _without_known_default(space: ResolvedSpace, config: Config) -> list[str]:
+    """Return the flags that the model cannot reset: their defaults are unknown, and it has no value for their lack."""
+    known = space.known_defaults()
+    unknown = {each.name for each in space.parameters if each.name not in known and not each.contains(None)}
+    conditional = {each.name for each in space.parameters if each.spec.when is not None}
+    return [name for name in space.changed(config) if name in unknown - conditional]
+
+
+def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str]) -> GivenConfiguration | None:
+    """Return a trial's configuration with parameters reset; None if it is the same, the reference, or breaks a rule.
+
+    Values that are the engine's defaults are left out, so that they are no flags of the server.
+    """
+    config, changed = dict(record.config), space.changed(record.config)
+    for name in names:
+        config = space.without(config, name)
+    for name in [name for name in config if name not in changed]:
+        shorter = space.without(config, name)
+        config = shorter if space.same_server(config, shorter) else config
+    if space.is_reference(config) or space.render(config) == space.render(record.config) or space.violations(config):
+        return None
+    defaults = space.engine_defaults()
+    hints = {name: defaults[name] for name in names if name in defaults}
+    flags = f"{len(space.changed(config))} of {len(space.changed(record.config))} flags"
+    return GivenConfiguration(f"#{record.number} with {flags}", config, hints)
+
+
+def measured_as(space: ResolvedSpace, records: Sequence[TrialRecord], config: Config) -> TrialRecord | None:
+    """Return the first trial with a configuration, else the first with the same server; None if there is none."""
+    trials = [record for record in records if not record.round]
+    rendered = space.render(config)
+    same = [record for record in trials if space.render(record.config) == rendered]
+    return next(iter(same or (record for record in trials if space.same_server(record.config, config))), None)
+
+
+def unmeasured(
+    space: ResolvedSpace, given: Sequence[GivenConfiguration], records: Sequence[TrialRecord]
+) -> list[GivenConfiguration]:
+    """Return the configurations whose server no trial had, each once."""
+    seen = [record.config for record in records if not record.round]
+    found = []
+    for each in given:
+        if not any(space.same_server(each.config, config) for config in seen):
+            seen.append(each.config)
+            found.append(each)
+    return found
+
+
+def measured_of(
+    space: ResolvedSpace, records: Sequence[TrialRecord], given: Sequence[GivenConfiguration]
+) -> list[TrialRecord]:
+    """Return the trials of those configurations that have one."""
+    found = [measured_as(space, records, each.config) for each in given]
+    return [record for record in found if record is not None]
+
+
+def fits(
+    space: ResolvedSpace,
+    records: Sequence[TrialRecord],
+    group: Mapping[int, TrialRecord],
+    given: Sequence[GivenConfiguration],
+    rounds: int,
+    label: str | None,
+    reserve: int,
+) -> bool:
+    """Return whether the rounds of a group are within what all rounds may take: as many as the search had trials.
+
+    Measurements of these rounds and of later ones do not count: a continued study decides as before.
+
+    Args:
+        space: the search space.
+        records: every trial of the study.
+        group: trials that take part, by number.
+        given: further configurations that take part.
+        rounds: number of rounds.
+        label: name of the rounds; None for that of a group of its own.
+        reserve: configurations for which later rounds are left.
+    """
+    measured = measured_of(space, records, given)
+    every = {**group, **{record.number: record for record in measured if record.state == "ok"}}
+    if label is None and len(measured) == len(given):
+        label = label_of(list(every.values()))
+    searched = sum(record.round == 0 and record.kind is not TrialKind.REDUCED for record in records)
+    own = min((record.round for record in records if record.round and record.label == label), default=math.inf)
+    others = sum(0 < record.round < own for record in records)
+    return others + (len(group) + len(given) + reserve) * rounds <= max(LEAST_MEASUREMENTS, searched)

@@ -1,0 +1,156 @@
+"""Source studies of a new study (`--learn-from`): their trials, by the objectives and SLOs of the new one.
+
+A source study has the same model on another GPU, another model on the same GPU, or another workload. Its level differs,
+so values are relative to its own defaults (`tuner.sampler.transfer`). The database contains every metric, so the
+objectives and SLOs of the two studies may differ. Simulated studies are sources of simulated studies only, measured
+ones of measured ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from records.trials import TrialKind, TrialRecord
+from search_spaces import ParameterValue, ResolvedSpace
+from storage.store import Store
+from tuner.engines.base import EngineInfo
+from tuner.errors import SettingError
+from tuner.sampler.history import History
+from tuner.sampler.prior import Prediction
+from tuner.sampler.transfer import SourceHistory
+from tuner.scoring.goals import FAILED
+from tuner.settings.study import AUTO, RESIDUAL
+from tuner.study.simulator_prior import simulator_prior_of_source
+from tuner.study.specification.spec import StudySpec
+
+SOURCE_TRIALS = 120
+"""Trials of all source studies together; the cost of a suggestion grows with them."""
+LEAST_OF_EACH = 10
+"""Trials of each source study, however many studies there are."""
+LEAST_MEASURED = 2
+"""Measured trials that a source study needs: the reference and one more."""
+
+
+@dataclass
+class SourceStudy:
+    """A source study.
+
+    Args:
+        study: its name.
+        predict: predicts its trials; None if the simulator cannot.
+        history: its trials in the search space of the new study, the defaults first.
+        measured: the records of `history.measured`.
+        failed: the records of `history.failed`.
+        outside: number of its trials that lie outside the new search space.
+    """
+
+    study: str
+    predict: Callable[[TrialRecord], Prediction | None] | None
+    history: History = field(default_factory=History)
+    measured: list[TrialRecord] = field(default_factory=list)
+    failed: list[TrialRecord] = field(default_factory=list)
+    outside: int = 0
+
+    @property
+    def source_history(self) -> SourceHistory:
+        """The trials as the sampler reads them."""
+        predict = self.predict
+        if predict is None:
+            return SourceHistory(self.history)
+        return SourceHistory(self.history, lambda: ([*map(predict, self.measured)], [*map(predict, self.failed)]))
+
+    def __str__(self) -> str:
+        used = len(self.history.measured) + len(self.history.failed)
+        outside = f"; {self.outside} more lie outside this study's space" if self.outside else ""
+        return f"warm start from {used} trials of study {self.study}{outside}"
+
+
+def source_studies(store: Store, spec: StudySpec, engine: EngineInfo) -> list[SourceStudy]:
+    """Return the source studies that the new study names.
+
+    Raises:
+        SettingError: if a source study does not exist or does not fit the new study, or its sampler uses no sources.
+    """
+    learn_from, sampler = spec.search.learn_from, spec.search.sampler
+    if learn_from and sampler not in (AUTO, RESIDUAL):
+        raise SettingError("sampler", sampler, f"only {RESIDUAL} uses source studies", "leave out {learn_from}")
+    names = list(dict.fromkeys(learn_from))
+    most = max(LEAST_OF_EACH, SOURCE_TRIALS // max(len(names), 1))
+    return [_source_study(store, spec, engine, name, most) for name in names]
+
+
+def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
+    """Return the source study of a name, with at most `most` trials."""
+    record = store.study(name)
+    if name == spec.name:
+        rule = "a study uses its own trials anyway"
+        raise SettingError("learn_from", name, rule, "leave it out, or choose another name by {study}")
+    if record is None:
+        raise SettingError("learn_from", name, "the database has no study of this name", "`tuner studies` lists them")
+    if record.provenance is not engine.provenance:
+        rule = f"it was {record.provenance}, this study is {engine.provenance}"
+        raise SettingError("learn_from", name, rule, "leave it out")
+    source = SourceStudy(name, simulator_prior_of_source(record, spec, engine.packages))
+    trials = [trial for trial in store.trials(name, finished=True) if not trial.round]
+    searched = {key for trial in trials if trial.kind is TrialKind.SEARCH for key in trial.config}
+    for trial in _most_useful(trials, most):
+        _add(source, trial, spec, searched)
+    if len(source.history.measured) < LEAST_MEASURED:
+        metrics = ", ".join(objective.metric for objective in spec.goals.objectives)
+        rule = f"fewer than {LEAST_MEASURED} of its trials lie in this study's space and have {metrics}"
+        raise SettingError("learn_from", name, rule, "leave it out")
+    return source
+
+
+def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
+    """Return the defaults, then the best trials up to half of `most`, then others, evenly spread over the study."""
+    baseline = [trial for trial in trials if trial.kind is TrialKind.BASELINE]
+    others = [trial for trial in trials if trial.kind is not TrialKind.BASELINE]
+    if len(trials) <= most:
+        return [*baseline, *others]
+    ranked = sorted(others, key=lambda trial: -((trial.verdict and trial.verdict.score) or 0.0))
+    best, rest = ranked[: most // 2], sorted(ranked[most // 2 :], key=lambda trial: trial.number)
+    count = most - len(best) - len(baseline)
+    return [*baseline, *best, *(rest[index * len(rest) // count] for index in range(count))]
+
+
+def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set[str]) -> None:
+    """Add a trial to a source study, if it was measured or failed by its configuration, in the new search space."""
+    verdict = None if trial.outcome is None else spec.goals.verdict(trial.outcome, None)
+    if verdict is None or trial.outcome is None:
+        return
+    config = _translated(spec.space, trial, searched)
+    if config is None:
+        source.outside += 1
+        return
+    values = tuple(value for value in verdict.values.values() if value is not None)
+    history = source.history
+    if trial.outcome.failure is not None:
+        history.failed.append(config)
+        source.failed.append(trial)
+    elif len(values) == len(verdict.values):
+        unmeasured = {str(slo) for slo in spec.goals.slos if trial.outcome.metric(slo.metric) is None}
+        constraints = {k: v for k, v in verdict.constraints.items() if k not in {FAILED, *unmeasured}}
+        source.measured.append(trial)
+        history.measured.append(config)
+        history.values.append(values)
+        history.constraints.append(constraints)
+
+
+def _translated(space: ResolvedSpace, trial: TrialRecord, searched: set[str]) -> dict[str, ParameterValue] | None:
+    """Return the configuration of a source trial in the new search space; None if a value is not in it.
+
+    A parameter that the trial left to the engine gets the engine's default of the new space. A search trial left a
+    parameter to the engine only if its study did not search it.
+
+    Args:
+        space: the new search space.
+        trial: of the source study.
+        searched: names of the parameters that the source study searched.
+    """
+    skipped = searched if trial.kind is TrialKind.SEARCH else set()
+    hints = {key: value for key, value in space.engine_defaults().items() if key not in skipped}
+    known = {parameter.name: parameter for parameter in space.parameters}
+    config = {key: value for key, value in {**hints, **trial.config}.items() if key in known}
+    return config if all(known[key].contains(value) for key, value in config.items()) else None

@@ -1,0 +1,158 @@
+"""The folder of a study: the lock that keeps a second process out, and outcomes that are not in the database yet."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
+from storage import locks
+from tuner.cancellation import CancelToken
+from tuner.errors import InfrastructureError, SettingError
+from tuner.files import write_atomically
+
+_PREFIX = "unstored-"
+_MODE = 0o600  # an outcome contains the server's environment
+
+
+@dataclass(frozen=True)
+class KeptOutcome:
+    """The outcome of a trial, or of a finalist's measurement in a round."""
+
+    number: int
+    round: int
+    outcome: TrialOutcome
+
+
+class KeptOutcomes:
+    """Keeps each outcome in a file from its arrival until the database has it."""
+
+    def __init__(self, folder: Path, study: str) -> None:
+        """Choose the folder; nothing is created.
+
+        Args:
+            folder: of the study's artifacts.
+            study: identifies the study; the files of another one of the same name are ignored.
+        """
+        self._folder = folder
+        self._study = study
+
+    def keep(self, number: int, round_: int, outcome: TrialOutcome) -> None:
+        """Write an outcome to its file; a full disk is no reason not to store it in the database."""
+        content = {"study": self._study, "number": number, "round": round_, "outcome": asdict(outcome)}
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(content, default=datetime.isoformat)
+            write_atomically(self._path(number, round_), text, mode=_MODE)
+
+    def remove(self, number: int, round_: int) -> None:
+        """Remove the file of an outcome that the database has."""
+        with suppress(OSError):
+            self._path(number, round_).unlink(missing_ok=True)
+
+    def read(self) -> Iterator[KeptOutcome]:
+        """Yield the kept outcomes of this study, and remove files that cannot be read or belong to another one."""
+        for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
+            kept = None
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                content = json.loads(path.read_text(encoding="utf-8"))
+                if content["study"] == self._study:
+                    kept = KeptOutcome(content["number"], content["round"], _outcome(content["outcome"]))
+            if kept is not None:
+                yield kept
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _path(self, number: int, round_: int) -> Path:
+        return self._folder / f"{_PREFIX}{number}-{round_}.json"
+
+
+def _outcome(content: dict[str, Any]) -> TrialOutcome:
+    """Return an outcome from the JSON of its fields."""
+    failure, server = content["failure"], content["server"]
+    parts = {
+        "started_at": datetime.fromisoformat(content["started_at"]),
+        "ended_at": datetime.fromisoformat(content["ended_at"]),
+        "provenance": Provenance(content["provenance"]),
+        "argv": tuple(content["argv"]),
+        "repeats": tuple(Repeat(**repeat) for repeat in content["repeats"]),
+        "server": None if server is None else ServerFacts(**server),
+        "failure": None if failure is None else _failure(failure),
+    }
+    return TrialOutcome(**{**content, **parts})
+
+
+def _failure(content: dict[str, Any]) -> Failure:
+    return Failure(**{**content, "kind": FailureKind(content["kind"]), "phase": Phase(content["phase"])})
+
+
+_POLL_S = 0.5
+
+
+class StudyIsRunning(SettingError):
+    """Another process runs the study."""
+
+    def __init__(self, name: str, holder: locks.Holder) -> None:
+        super().__init__("study", name, f"{holder} is running this study", "wait for it, or choose another name")
+
+
+def refuse_running(url: str, name: str) -> None:
+    """Refuse a study that another process runs; creates nothing.
+
+    Args:
+        url: the study's database.
+        name: the study's name.
+
+    Raises:
+        StudyIsRunning: when another process runs it.
+    """
+    holder = locks.study_lock(url, name).holder()
+    if holder is not None:
+        raise StudyIsRunning(name, holder)
+
+
+def wait_until_free(url: str, name: str, seconds: float, stop: CancelToken) -> None:
+    """Wait until no other process runs the study, or until `stop`; creates nothing.
+
+    Args:
+        url: the study's database.
+        name: the study's name.
+        seconds: the longest wait.
+        stop: ends the wait at once, without an error.
+
+    Raises:
+        InfrastructureError: when another process still runs it at the end of the wait.
+    """
+    lock = locks.study_lock(url, name)
+    until = time.monotonic() + seconds
+    while (holder := lock.holder()) is not None and not stop.is_set():
+        left = until - time.monotonic()
+        if left <= 0:
+            raise InfrastructureError(
+                f"{holder} is running the study {name!r}, and did not end within {seconds:.0f} s; end it, and resume"
+            )
+        stop.wait(min(_POLL_S, left))
+
+
+@contextmanager
+def study_lock(url: str, name: str) -> Iterator[locks.Lock]:
+    """Hold the study for this process; arguments as for `refuse_running`.
+
+    Raises:
+        StudyIsRunning: when another process runs the study.
+    """
+    lock = locks.study_lock(url, name)
+    try:
+        lock.take()
+    except locks.LockHeld as error:
+        raise StudyIsRunning(name, error.holder) from None
+    try:
+        yield lock
+    finally:
+        lock.release()

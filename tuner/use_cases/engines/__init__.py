@@ -1,1 +1,0 @@
-"""The engines of a study: find them and refuse settings that do not fit them."""

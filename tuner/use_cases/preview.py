@@ -1,0 +1,226 @@
+"""What is known before anything runs: presets, the search space on a card, and the predicted defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from records.trials import Provenance
+from search_spaces import HardwareProfile, ResolvedSpace, SpaceError, hardware_named
+from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.engine import SimulatedEngine
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
+from tuner.errors import SettingError, UserError
+from tuner.settings.study import GoalSettings, StudySettings
+from tuner.study.specification.builder import StudyPlan, build_spec, plan_study
+from tuner.study.specification.resolve_workload import find_goals
+from tuner.use_cases.simulate import Simulation, simulate, simulated_engine
+from tuner.workloads.presets import Preset
+
+
+def slos_of(preset: Preset) -> list[str]:
+    """Return all SLOs of a preset, those of its request classes included."""
+    return [str(slo) for slo in find_goals(preset, preset.workload, GoalSettings(), own=True).slos]
+
+
+def preset_document(preset: Preset) -> dict[str, Any]:
+    """Return a preset with its workload and SLOs."""
+    return {
+        "preset": preset.name,
+        "description": preset.description,
+        "source": preset.source,
+        "model": preset.model,
+        "hardware": preset.hardware,
+        "space": preset.space,
+        "workload": preset.workload.model_dump(mode="json"),
+        "objectives": list(preset.objectives),
+        "slos": slos_of(preset),
+    }
+
+
+def space_document(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, Any]:
+    """Return a space on a card: its parameters, what is not offered and why, and the named configurations."""
+    return {
+        "hardware": hardware.name,
+        "parameters": [
+            {
+                **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when},
+                **{"changes_answers": p.changes_answers, "changes_stream": p.changes_stream},
+            }
+            for p in resolved.parameters
+        ],
+        "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
+        "named": {name: {"config": dict(c.config), "source": c.source} for name, c in resolved.named.items()},
+    }
+
+
+def simulation_document(simulation: Simulation) -> dict[str, Any]:
+    """Return a prediction: its metrics, the state of the server, its roofline, and the error bands."""
+    counts, requests = simulation.run.counts, simulation.run.requests
+    completed = [request for request in requests if request.status == "completed"]
+    ends = [request.end_s for request in requests if request.end_s is not None]
+    return {
+        "provenance": "simulated",
+        "vllm": simulation.vllm_version,
+        "gpu": simulation.card.name,
+        "model": simulation.model,
+        "num_prompts": simulation.offered,
+        "completed": simulation.completed,
+        "failed": simulation.offered - simulation.completed,
+        "duration": max(ends, default=None),
+        "total_input_tokens": sum(request.prompt.tokens for request in completed),
+        "total_output_tokens": sum(request.prompt.output for request in completed),
+        **simulation.metrics,
+        "price": None if simulation.price is None else simulation.price.to_dict(),
+        "gpus": simulation.machine.gpus,
+        "instances": simulation.machine.instances,
+        "output_throughput_per_gpu": simulation.output_throughput_per_gpu,
+        "memory_per_gpu": _memory(simulation),
+        "kv_cache_tokens": simulation.machine.budget.tokens,
+        "preemptions": counts.preemptions,
+        "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
+        "spec_decode_acceptance_rate": _share(counts.accepted_tokens, counts.drafted_tokens),
+        "attention_backend": simulation.machine.config.backend,
+        "step_shares": simulation.time_shares,
+        "roofline": asdict(simulation.roofline),
+        "error_bands": dict(simulation.machine.error_bands.errors),
+        "no_error_band": simulation.machine.error_bands.reason,
+    }
+
+
+def _memory(simulation: Simulation) -> dict[str, float | None]:
+    """Return what one server has on the most loaded GPU, in GiB."""
+    budget = simulation.machine.budget
+    return {
+        "card_gib": simulation.card.memory_gib,
+        "weights_gib": budget.weights_gib,
+        "kv_cache_gib": budget.kv_gib,
+        "activations_gib": budget.activations_gib,
+        "graphs_gib": budget.graphs_gib,
+    }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def shown_metrics(objectives: Sequence[str] = ()) -> list[str]:
+    """Return the metrics of a prediction that people look at first; `objectives` come first."""
+    common = ("output_throughput", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+    return list(dict.fromkeys([*objectives, *common, "p99_itl_ms"]))
+
+
+NO_CPU = "the simulator does not predict CPUs"
+
+
+@dataclass(frozen=True)
+class StudyPreview:
+    """A study before it runs.
+
+    Attributes:
+        plan: its checked settings.
+        card: the device that it would run on.
+        version: of vLLM, that the space is resolved for.
+        space: what it would search.
+        simulated: whether it would be simulated.
+        defaults: the prediction of the engine without flags; None if there is none.
+        refusal: why there is no prediction; None if there is one.
+    """
+
+    plan: StudyPlan
+    card: HardwareProfile
+    version: str
+    space: ResolvedSpace
+    simulated: bool
+    defaults: Simulation | None
+    refusal: str | None = None
+
+
+def preview(settings: StudySettings, kind: str | None) -> StudyPreview:
+    """Return what a study would search, and its predicted defaults.
+
+    A study that measures is shown for the vLLM that the simulator has for its card: the installed one may differ, and
+    then also what it offers.
+
+    Args:
+        settings: of the study, with paths of files.
+        kind: key of the devices, such as `h200` or `cpu`; None: the study is simulated.
+
+    Raises:
+        UserError: for a setting that cannot work.
+    """
+    card, engine = _engine(settings, kind)
+    plan = _plan(settings, card, kind)
+    spec = build_spec(plan, engine, card, Path())
+    found, refusal = _defaults(settings, plan, card, engine.version)
+    return StudyPreview(plan, card, engine.version, spec.space, kind is None, found, refusal)
+
+
+def _engine(settings: StudySettings, kind: str | None) -> tuple[HardwareProfile, EngineInfo]:
+    """Return the card and the engine as far as it is known without its installation."""
+    if kind is None:
+        chosen, _ = simulated_engine(settings.gpu, settings.vllm_version, settings.preset, None)
+        assert chosen.card is not None
+        assert chosen.version is not None
+        return chosen.card, SimulatedEngine(chosen.card, chosen.version, SIMULATED_PACKAGES).info()
+    try:
+        card = hardware_named(kind)
+    except SpaceError as error:
+        raise SettingError("kind", kind, f"no preview: {error}") from None
+    version = default_version(card)
+    return card, EngineInfo("vllm", version, None, None, Provenance.MEASURED, SIMULATED_PACKAGES)
+
+
+def _plan(settings: StudySettings, card: HardwareProfile, kind: str | None) -> StudyPlan:
+    """Return the plan; the model of a study that measures may be unknown to the simulator."""
+    on_cpu = card.vendor == "cpu"
+    try:
+        return plan_study(settings, on_cpu=on_cpu, simulated=True, card=card.key)
+    except SettingError as error:
+        if kind is None or error.field != "model":
+            raise
+    return plan_study(settings, on_cpu=on_cpu, card=card.key)
+
+
+def _defaults(
+    settings: StudySettings, plan: StudyPlan, card: HardwareProfile, version: str
+) -> tuple[Simulation | None, str | None]:
+    """Return the prediction of the engine without flags, or why there is none."""
+    if card.vendor == "cpu":
+        return None, NO_CPU
+    seed = getattr(plan.workload, "seed", 0)
+    asked = replace(settings, gpu=card.key, vllm_version=version, seed=seed, gpus_per_trial=None)
+    try:
+        return simulate(asked), None
+    except UserError as error:
+        return None, str(error)
+
+
+def preview_document(found: StudyPreview) -> dict[str, Any]:
+    """Return a preview as JSON; `defaults` are predicted, and null with a `refusal` where they cannot be."""
+    plan, metrics = found.plan, found.defaults.metrics if found.defaults is not None else None
+    objectives = [each.metric for each in plan.goals.objectives]
+    slos = [
+        {
+            "slo": str(slo),
+            "value": None if metrics is None else metrics.get(slo.metric),
+            "met": None if metrics is None or metrics.get(slo.metric) is None else slo.met(metrics[slo.metric]),
+        }
+        for slo in plan.goals.slos
+    ]
+    return {
+        "model": plan.model.name,
+        "card": found.card.name,
+        "vllm": found.version,
+        "would_be": "simulated" if found.simulated else "measured",
+        "objectives": objectives,
+        "slos": slos,
+        "workload": plan.workload.model_dump(mode="json"),
+        "space": {"name": found.space.name, **space_document(found.space, found.card)},
+        "known_defaults": found.space.known_defaults(),
+        "defaults": None if found.defaults is None else simulation_document(found.defaults),
+        "shown": shown_metrics(objectives),
+        "refusal": found.refusal,
+    }

@@ -1,1 +1,0 @@
-"""Readers of the files that users write for a workload."""

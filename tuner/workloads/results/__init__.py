@@ -1,1 +1,0 @@
-"""From records of requests to statistics and named metrics of a run."""
