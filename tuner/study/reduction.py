@@ -5,7 +5,8 @@ effects (`tuner.sampler.flag_effects`) rest on neighbours of the best configurat
 become a finalist. A single trial does not decide about its flag: it is as noisy as any other.
 
 The sampler's model proposes the order in which flags are reset (`tuner.sampler.flag_effects`). A smaller form is
-measured once with the search's workload, which shows whether it runs and meets the SLOs, and then in rounds beside the whole.
+measured once with the search's workload, which shows whether it runs and meets the SLOs, and then in rounds beside the
+whole.
 """
 
 from __future__ import annotations
