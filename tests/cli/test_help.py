@@ -10,9 +10,11 @@ import pytest
 import typer.main
 
 from tests.cli.command import run_here
+from tuner.cli.help import FIRST_WEEK
 from tuner.cli.main import app
 
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+GROUP: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = GROUP.commands
 MANY = 12
 """Options from which the help has panels."""
 
@@ -62,11 +64,33 @@ def test_the_list_of_commands_has_whole_sentences(tmp_path: Path) -> None:
     assert "..." not in run_here(tmp_path, "--help").out.replace("[ARGS]...", "")
 
 
-def test_the_help_of_optimize_is_one_screen_and_names_the_rest(tmp_path: Path) -> None:
-    short, whole = run_here(tmp_path, "optimize", "--help").out, help_of(tmp_path, "optimize")
-    assert len(short.splitlines()) <= 70
-    assert {"--preset", "--model", "--slo", "--trials", "--output", "--help-all"} <= {*all_entries(short)}
-    assert {*all_entries(whole)} - {*all_entries(short)} >= {"--repeats", "--warm-start", "--sglang"}
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_one_screen_of_100_columns(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = run_here(tmp_path, *command.split(), "--help").out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_help_shows_the_ten_commands_of_a_first_week_and_names_the_rest(tmp_path: Path) -> None:
+    shown = run_here(tmp_path, "--help").out
+    first = ["optimize", "capacity", "trials", "compare", "export", "report", "serve", "submit", "space", "doctor"]
+    assert re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE) == first
+    assert "--help-all  Show every command" in shown
+    every = re.findall(r"^  ([a-z]+)  ", run_here(tmp_path, "--help-all").out, re.MULTILINE)
+    assert sorted(every) == sorted(COMMANDS)
+
+
+def test_the_help_of_optimize_shows_the_options_of_a_first_study_and_names_the_rest(tmp_path: Path) -> None:
+    first = "--preset --trials --timeout --study --model --engine --gpu --workload --users --objective --slo --baseline"
+    assert [*all_entries(run_here(tmp_path, "optimize", "--help").out)] == [*first.split(), "--help-all", "--help"]
+    assert {"--repeats", "--warm-start", "--sglang", "--output"} <= {*all_entries(help_of(tmp_path, "optimize"))}
+
+
+def test_every_name_of_a_first_week_exists() -> None:
+    for command, first in FIRST_WEEK.items():
+        own = {parameter.name for parameter in (COMMANDS.get(command) or GROUP).params}
+        assert first - own - (set() if command in COMMANDS else {*COMMANDS}) == set(), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)

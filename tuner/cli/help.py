@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
+from tuner.cli.options import Command, parameters_of, set_parameters
 from tuner.settings.declared import OUTPUT
 
 if TYPE_CHECKING:
@@ -21,35 +24,45 @@ _OPTIONS = "Options"
 _FEW = 12
 """Options up to which a command's help is one section."""
 
-LATER = "later_options"
-"""Attribute of a command with the names of the parameters that its help leaves out."""
+_ALL = "help_all"
+_ALWAYS = ("help", _ALL)
+
+FIRST_WEEK: Mapping[str, frozenset[str]] = {
+    name: frozenset(words.split())
+    for name, words in {
+        "tuner": "optimize capacity trials compare export report serve submit space doctor version debug",
+        "optimize": "preset trials timeout study model engine gpu workload max_concurrency slo objective baseline",
+        "capacity": "preset workload rate slo model engine gpu vllm output as_json",
+        "simulate": "preset gpu model workload rate max_concurrency input_len output_len as_json",
+        "load": "url model preset workload study rate slo output as_json",
+        "serve": "host port tls_certificate tls_key storage folder model_folder vllm ray_address",
+        "submit": "id kind gpus priority watch preset trials model gpu workload slo objective server as_json",
+    }.items()
+}
+"""The commands, and the parameters of a command, that `--help` shows; `--help-all` shows the others, too."""
+
+
+def _shown(owner: Any, context: Any) -> Any:
+    """Return a predicate of names: whether the help of a command, or of the group, shows them."""
+    first = FIRST_WEEK.get(owner.name)
+    if first is None or context.meta.get(_ALL):
+        return lambda name: True
+    return lambda name: name in first or name in _ALWAYS
 
 
 class HelpCommand(typer.core.TyperCommand):
     """A command whose help shows its options by `rich_help_panel`, in the order of their declaration."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel; a command with few options has one. `LATER` ones need `--help-all`."""
-        later = () if ctx.meta.get(LATER) else getattr(self.callback, LATER, ())
-        parameters = [each for each in self.get_params(ctx) if each.name not in later]
-        _write(formatter, _panels(parameters, ctx, divided=len(parameters) > _FEW))
+        """Write a section for each panel; a command with few options, or a first week's, has one."""
+        shown = _shown(self, ctx)
+        every = self.get_params(ctx)
+        parameters = [each for each in every if shown(each.name)]
+        _write(formatter, _panels(parameters, ctx, divided=len(parameters) == len(every) > _FEW))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line; a required argument stands there without braces."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
-
-
-def _show_all(context: typer.Context, asked: bool) -> None:
-    if asked:
-        context.meta[LATER] = True
-        print(context.get_help())
-        raise typer.Exit
-
-
-HelpAll = Annotated[
-    bool,
-    typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show every option.", rich_help_panel=OUTPUT),
-]
 
 
 class HelpGroup(typer.core.TyperGroup):
@@ -57,12 +70,42 @@ class HelpGroup(typer.core.TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands by panel, then the options."""
+        shown = _shown(self, ctx)
         commands: dict[str, Rows] = {}
         for name, command in self.commands.items():
-            panel = getattr(command, "rich_help_panel", None) or "Commands"
-            commands.setdefault(panel, []).append((name, command.get_short_help_str(formatter.width)))
+            if shown(name):
+                panel = getattr(command, "rich_help_panel", None) or "Commands"
+                commands.setdefault(panel, []).append((name, command.get_short_help_str(formatter.width)))
         _write(formatter, commands)
-        _write(formatter, _panels(self.get_params(ctx), ctx, divided=False))
+        _write(formatter, _panels([each for each in self.get_params(ctx) if shown(each.name)], ctx, divided=False))
+
+
+def _show_all(context: typer.Context, asked: bool) -> None:
+    if asked:
+        context.meta[_ALL] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+def help_all(text: str) -> Any:
+    """Return the declaration of `--help-all`, whose own help is `text`."""
+    return typer.Option("--help-all", is_eager=True, callback=_show_all, help=text, rich_help_panel=OUTPUT)
+
+
+def with_help_all(command: Command) -> Command:
+    """Give a command with many options `--help-all`."""
+    if command.__name__ not in FIRST_WEEK:
+        return command
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        del given["help_all"]
+        command(**given)
+
+    annotation = Annotated[bool, help_all("Show every option.")]
+    own = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    set_parameters(wrapped, [*parameters_of(command).values(), own])
+    return wrapped
 
 
 def _panels(parameters: Sequence[Any], context: Any, *, divided: bool) -> dict[str, Rows]:

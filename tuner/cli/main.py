@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
@@ -13,7 +14,7 @@ from tuner import __version__
 from tuner.cli.arguments import hide_secrets
 from tuner.cli.commands import files, results, run, setup, studies
 from tuner.cli.commands.service import logs, serve, status, submit, token, verbs, watch
-from tuner.cli.help import HelpCommand, HelpGroup
+from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.cli.options import option_of
 from tuner.cli.usage import explain_usage
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
@@ -25,9 +26,9 @@ app = typer.Typer(
     name="tuner",
     cls=HelpGroup,
     help="A Bayesian autotuner for LLM serving: finds vLLM's flags for a model, a card and a workload, under SLOs.",
-    epilog="`tuner optimize` simulates vLLM if there is no GPU. `tuner doctor` shows what would run.",
+    epilog="Start with `tuner optimize`, which simulates vLLM if there is no GPU. `tuner doctor` shows what would run.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -47,7 +48,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
         add = app.command(
             command.__name__, cls=HelpCommand, rich_help_panel=panel, options_metavar=usage, context_settings=context
         )
-        add(command)
+        add(with_help_all(command))
 
 
 _add("Run", run.optimize, run.simulate, run.capacity, run.quality, passes_flags=True)
@@ -82,6 +83,7 @@ def _root(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
     debug: bool = typer.Option(False, "--debug", help="Show a traceback when something goes wrong."),
+    help_all: Annotated[bool, help_all("Show every command and option.")] = False,
 ) -> None:
     if debug:
         os.environ["TUNER_DEBUG"] = "1"

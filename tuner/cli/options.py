@@ -12,12 +12,12 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from tuner.cli.help import LATER, HelpAll, flag, option
+from tuner.cli.help import flag, option
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import with_feature
 from tuner.errors import SettingError, UserError, spelled
 from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
-from tuner.settings.study import FIRST_WEEK, StudySettings, SubmitSettings
+from tuner.settings.study import StudySettings, SubmitSettings
 
 Command = Callable[..., None]
 _VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -37,8 +37,6 @@ def set_parameters(command: Command, parameters: Iterable[inspect.Parameter]) ->
 
 
 SERVER = "Server"
-_MANY = 30
-"""Settings from which the help of a command shows only those of a first week."""
 
 _OPTIONS = {
     name: f"--{setting.option}"
@@ -108,7 +106,7 @@ def takes_settings(
     def decorate(command: Callable[..., None]) -> Command:
         @functools.wraps(command)
         def wrapped(*, context: typer.Context, **given: Any) -> None:
-            own = {name: value for name, value in given.items() if name not in (*shown, "help_all")}
+            own = {name: value for name, value in given.items() if name not in shown}
             found = {name: given[name] for name in shown if not only_given or _is_given(context, name)}
             settings = _read(found, declared, {field: name for field, (name, _) in more.items()}, context)
             command(settings=settings if only_given else model(**settings), **own)
@@ -116,9 +114,6 @@ def takes_settings(
         given = [each for name, each in parameters_of(command).items() if name != "settings"]
         kind = inspect.Parameter.KEYWORD_ONLY
         context = inspect.Parameter("context", kind, annotation=typer.Context)
-        if len(shown) > _MANY:
-            setattr(wrapped, LATER, {*shown} - FIRST_WEEK)
-            given.append(inspect.Parameter("help_all", kind, default=False, annotation=HelpAll))
         set_parameters(wrapped, [context, *shared, *given])
         return wrapped
 

@@ -37,24 +37,6 @@ SAMPLERS = (AUTO, RESIDUAL, TPE)
 """`auto` is `residual` with source studies and for measured trials, which take minutes, compared with a tenth of a
 second for its suggestions; otherwise it is `tpe`."""
 
-FIRST_WEEK = frozenset(
-    {
-        "preset",
-        "study",
-        "trials",
-        "timeout",
-        "model",
-        "engine",
-        "gpu",
-        "workload",
-        "max_concurrency",
-        "slo",
-        "objective",
-    }
-    | {"baseline", "storage", "output", "id", "kind", "gpus", "priority"}
-)
-"""Settings that a help with many options shows; `--help-all` shows the others, too."""
-
 DEFAULT_PRESET = "qwen2.5-0.5b-t4"
 SCRIPT_FILE = "best_serve.sh"
 
@@ -273,7 +255,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             STUDY,
             "INTEGER",
-            "Trials of the study, including the defaults and the trials of earlier runs.",
+            "Trials, with the defaults and those of earlier runs.",
             limit=Number(1, 10_000),
         ),
     ] = 60

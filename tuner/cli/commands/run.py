@@ -160,12 +160,10 @@ def optimize(
     """Find the best configuration and write it as a script.
 
     Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh. Exits with 3 if no
-    configuration meets the SLOs (the script is then of the nearest one, and says so), and with 4 if --timeout ended the
-    run before it had a result; the same command then continues it.
+    configuration meets the SLOs; the script is then of the nearest one, and says so. Exits with 4 if --timeout ended
+    the run before it had a result; the same command then continues it.
 
-    Flags after `--` are passed to every server:
-
-    tuner optimize --model DIR -- --load-format dummy
+    Flags after `--` are passed to every server, such as `-- --load-format dummy`.
     """
     raise typer.Exit(_run(settings, plain=plain, as_json=as_json))
 

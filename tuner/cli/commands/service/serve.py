@@ -84,9 +84,9 @@ def serve(
     Starts an API, a queue and a scheduler in one process. The first start prints the token of an admin, once.
     `tuner token add` makes further ones, `tuner submit` submits a study.
 
-    Examples:
-      tuner serve
-      tuner serve --storage postgresql://tuner@db/tuner --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+    tuner serve
+
+    tuner serve --storage postgresql://tuner@db/tuner --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
     """
     from search_spaces.argv import long_name
     from tuner.errors import SettingError
