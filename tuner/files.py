@@ -1,7 +1,7 @@
 """Write files: a file's content is replaced in one step, a device or a FIFO is written through.
 
 Files of a study are for its user only: a process of the tuner has the umask 077. Files that a user asks for at a path,
-and those of the programs that a study starts, get the umask that the user gave (docs/design/reliability.md).
+and those of the programs that a study starts, get the umask that the user gave (docs/reliability.md).
 """
 
 from __future__ import annotations

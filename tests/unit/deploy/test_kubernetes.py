@@ -73,7 +73,7 @@ def test_every_command_parses() -> None:
 def test_all_pods_have_the_same_image_with_a_version() -> None:
     (image,) = {pod["containers"][0]["image"] for pod in pods().values()}
     assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+", image)
-    assert f"-t {image} ." in (ROOT / "docs" / "kuberay.md").read_text()
+    assert f"-t {image} ." in (ROOT / "docs" / "cluster.md").read_text()
 
 
 def test_no_pod_is_roots_and_none_gets_the_variables_of_services() -> None:
