@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tuner.engines.base import EngineSettings
+from tuner.engines.factory import EngineFactory
+from tuner.executors.base import InlineExecutor
 from tuner.study.protocols import MlflowLacks
 from tuner.use_cases import optimize as optimize_run
 
@@ -67,3 +70,13 @@ class NoMlflow:
 def without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies of this process are not logged to MLflow."""
     monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch, without_mlflow: None) -> None:
+    """The same engine in threads of this process, without Ray and MLflow."""
+
+    def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
+        return InlineExecutor(EngineFactory(settings))
+
+    monkeypatch.setattr(optimize_run, "_executor", inline)

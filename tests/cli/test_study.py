@@ -19,11 +19,7 @@ from records.trials import Provenance, StudyRecord
 from storage import open_store
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
-from tuner.engines.base import EngineSettings
-from tuner.engines.factory import EngineFactory
-from tuner.executors.base import InlineExecutor
 from tuner.export.formats.registry import NAMES
-from tuner.use_cases import optimize as optimize_run
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
 FAILING = '{"speculative": "off", "max_num_seqs": 32}'
@@ -53,16 +49,6 @@ def study(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         *("--trials", str(TRIALS), "--no-reduce", "--plain", "--json", "--", "--max-model-len", "1024"),
     )
     return Study(folder, argv, run_apart(folder, *argv))
-
-
-@pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch, without_mlflow: None) -> None:
-    """The same engine in threads of this process, without Ray and MLflow."""
-
-    def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
-        return InlineExecutor(EngineFactory(settings))
-
-    monkeypatch.setattr(optimize_run, "_executor", inline)
 
 
 def test_optimize_prints_one_json_document(study: Study) -> None:
