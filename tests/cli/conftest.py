@@ -29,27 +29,6 @@ SHAPE = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A new home of the tuner, no hub, and no variables of vLLM or MLflow."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNER_HOME", str(folder))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # a loaded machine is warned of
-        patch.setenv("HF_HOME", str(folder / "hub"))
-        for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
-            patch.delenv(name, raising=False)
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(SHAPE))
-    return folder
-
-
 class NoMlflow:
     """A follower that logs nothing."""
 
@@ -66,17 +45,48 @@ class NoMlflow:
         return MlflowLacks.NOTHING
 
 
-@pytest.fixture
-def without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies of this process are not logged to MLflow."""
-    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new home of the tuner, no hub, no variables of vLLM or MLflow, and no MLflow in this process."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_HOME", str(folder))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # a loaded machine is warned of
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+        for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    return folder
+
+
+def short_traffic(path: Path) -> None:
+    """Write the traffic of docs/examples with a tenth of its requests."""
+    example = Path(__file__).parents[2] / "docs" / "examples" / "traffic.yaml"
+    path.write_text(example.read_text().replace("requests: 600 ", "requests: 60 "))
+
+
+def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
+    """Return an executor of the settings' engine in threads of this process, without Ray."""
+    return InlineExecutor(EngineFactory(settings))
 
 
 @pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch, without_mlflow: None) -> None:
-    """The same engine in threads of this process, without Ray and MLflow."""
+def folder(tmp_path: Path) -> Path:
+    """An empty folder to run in, whose parent may have files."""
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
 
-    def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
-        return InlineExecutor(EngineFactory(settings))
 
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same engine in threads of this process, without Ray."""
     monkeypatch.setattr(optimize_run, "_executor", inline)

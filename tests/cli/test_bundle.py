@@ -14,9 +14,7 @@ import pytest
 from records.trials import Failure, FailureKind, Phase, TrialKind, TrialRecord
 from storage import open_store
 from tests.cli.command import run_here
-from tests.cli.conftest import NoMlflow
 from tuner import __version__
-from tuner.use_cases import optimize as optimize_run
 
 STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "3", "--no-reduce")
 LOAD = ("--prompts", "40", "--users", "20")
@@ -30,9 +28,7 @@ ALWAYS = ("README.txt", "report.html", "trials.csv", "conclusion.json", "hardwar
 def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A folder with a simulated study, and its copy in which secrets are planted."""
     made = tmp_path_factory.mktemp("bundles")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
-        printed = run_here(made, *STUDY, *LOAD, "--study", "plain")
+    printed = run_here(made, *STUDY, *LOAD, "--study", "plain")
     assert printed.code == 0, printed.err
     plant(made / "tuner_study" / "tuner.db")
     return made
@@ -173,7 +169,7 @@ def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) 
     assert rule in printed.err
 
 
-def test_the_users_files_stay_with_the_user(tmp_path: Path, without_mlflow: None) -> None:
+def test_the_users_files_stay_with_the_user(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "a made up prompt"}) + "\n")
     classes = "classes: {a: {output: 24, text: {file: prompts.jsonl}}}\n"
     (tmp_path / "load.yaml").write_text(f"arrivals: {{process: poisson, rate: 4}}\nrequests: 30\n{classes}")

@@ -12,9 +12,10 @@ from tests.cli.command import refused, run_here
 FLAGS = ("optimize", "--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", "2")
 
 
-@pytest.fixture
-def study(tmp_path: Path, without_mlflow: None) -> Path:
+@pytest.fixture(scope="module")
+def study(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study of the defaults and a baseline with other batches and a prefix cache as by default."""
+    tmp_path = tmp_path_factory.mktemp("compare")
     config = json.dumps({"max_num_seqs": 8, "prefix_caching": True})
     printed = run_here(tmp_path, *FLAGS, "--confirm-rounds", "0", "--baseline", config)
     assert printed.code == 0, printed.err
@@ -67,8 +68,8 @@ def test_a_side_that_is_not_there_is_refused_in_one_line(
     assert [part for part in parts if part not in printed.err] == [], printed.err
 
 
-def test_the_baseline_is_what_the_study_compares_with(study: Path) -> None:
-    printed = run_here(study, *FLAGS, "--confirm-rounds", "0", "--baseline", "--max-num-seqs 8", "--study", "other")
+def test_the_baseline_is_what_the_study_compares_with(tmp_path: Path) -> None:
+    printed = run_here(tmp_path, *FLAGS, "--confirm-rounds", "0", "--baseline", "--max-num-seqs 8")
     assert printed.code == 0, printed.err
     assert "baseline = max_num_seqs=8" in printed.err
     assert "keep the baseline" in printed.out

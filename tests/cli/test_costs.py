@@ -22,13 +22,6 @@ STUDY = (
 BY_COST = ("--objective", f"{COST}:30", "--objective", "p99_tpot_ms")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
-
-
 def succeeded(output: CommandOutput) -> CommandOutput:
     assert output.code == 0, output.err
     return output
@@ -89,7 +82,6 @@ def test_a_goal_that_is_never_measured_is_refused(folder: Path, argv: tuple[str,
     refused(run_here(folder, *STUDY, *argv), folder, message)
 
 
-@pytest.mark.usefixtures("without_mlflow")
 def test_a_study_of_the_cost_has_it_in_trials_result_and_script(folder: Path) -> None:
     ended = succeeded(run_here(folder, *STUDY, *BY_COST, "--trials", "4")).out
     assert LIST in " ".join(ended.split())
@@ -111,7 +103,6 @@ def test_a_study_of_the_cost_has_it_in_trials_result_and_script(folder: Path) ->
     assert read_study(str(folder / "tuner_study" / "tuner.db"), "s").record.facts["price"]["per_gpu_hour"] == 0.526
 
 
-@pytest.mark.usefixtures("without_mlflow")
 def test_the_price_of_the_first_run_holds_for_the_study(folder: Path) -> None:
     succeeded(run_here(folder, *STUDY, "--trials", "1", "--price", "0.36"))
     succeeded(run_here(folder, *STUDY, "--trials", "2"))
@@ -125,7 +116,6 @@ def test_the_price_of_the_first_run_holds_for_the_study(folder: Path) -> None:
     assert f"tuner: --price 0.4: {rule}\n" in other.err
 
 
-@pytest.mark.usefixtures("without_mlflow")
 def test_the_python_api_takes_a_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     small = {"max_concurrency": 4, "num_prompts": 8, "input_len": 64, "output_len": 16}

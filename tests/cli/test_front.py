@@ -16,9 +16,10 @@ EASY = ("--slo", "success_rate>=1")
 GIVEN = ('{"cudagraph_mode": "eager"}', '{"max_num_seqs": 12}')
 
 
-@pytest.fixture
-def study(tmp_path: Path, without_mlflow: None) -> Path:
+@pytest.fixture(scope="module")
+def study(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a study of the defaults, of a slower server, and of fewer sequences, which wait for longer."""
+    tmp_path = tmp_path_factory.mktemp("front")
     words = [word for config in GIVEN for word in ("--enqueue", config)]
     printed = run_here(tmp_path, *STUDY, "--trials", "3", "--finalists", "2", *EASY, *words, "--study", "three")
     assert printed.code == 0, printed.err
@@ -41,12 +42,12 @@ def test_the_front_as_table_json_and_csv(study: Path) -> None:
     assert [line for line in lines if line.startswith("#0 ")]
 
 
-def test_a_single_objective_is_compared_with_the_metrics_of_the_slos(study: Path) -> None:
+def test_a_single_objective_is_compared_with_the_metrics_of_the_slos(tmp_path: Path) -> None:
     words = (*STUDY, "--trials", "2", "--enqueue", GIVEN[1], "--objective", "output_throughput", "--study", "one")
-    assert run_here(study, *words, "--slo", "p99_ttft_ms<9000").code == 0
-    assert "the front of output_throughput, p99_ttft_ms" in run_here(study, "best", "--pareto").out
-    assert run_here(study, *words[:-1], "none", "--slo", "output_throughput>1").code == 0
-    refused = run_here(study, "best", "--pareto", "--study", "none")
+    assert run_here(tmp_path, *words, "--slo", "p99_ttft_ms<9000").code == 0
+    assert "the front of output_throughput, p99_ttft_ms" in run_here(tmp_path, "best", "--pareto").out
+    assert run_here(tmp_path, *words[:-1], "none", "--slo", "output_throughput>1").code == 0
+    refused = run_here(tmp_path, "best", "--pareto", "--study", "none")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "a front needs two metrics, and output_throughput is one" in refused.err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.cli.command import run_here
 from tuner.cli.help import FIRST_WEEK
 from tuner.cli.main import app
 
+ROOT = Path(__file__).parents[2]
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
 MANY = 12
@@ -23,8 +25,10 @@ ONE_OF_THREE = {"--preset", "--workload", "--study"}
 """Options of `tuner load` of which exactly one is given."""
 
 
-def help_of(folder: Path, command: str) -> str:
-    return run_here(folder, command, "--help-all" if "--help-all" in names(command) else "--help").out
+@functools.cache
+def help_of(command: str) -> str:
+    """Return the whole help of a command."""
+    return run_here(ROOT, command, "--help-all" if "--help-all" in names(command) else "--help").out
 
 
 def names(command: str) -> set[str]:
@@ -84,7 +88,7 @@ def test_the_help_shows_the_ten_commands_of_a_first_week_and_names_the_rest(tmp_
 def test_the_help_of_optimize_shows_the_options_of_a_first_study_and_names_the_rest(tmp_path: Path) -> None:
     first = "--preset --trials --timeout --study --model --engine --gpu --workload --users --objective --slo --baseline"
     assert [*all_entries(run_here(tmp_path, "optimize", "--help").out)] == [*first.split(), "--help-all", "--help"]
-    assert {"--repeats", "--warm-start", "--sglang", "--output"} <= {*all_entries(help_of(tmp_path, "optimize"))}
+    assert {"--repeats", "--warm-start", "--sglang", "--output"} <= {*all_entries(help_of("optimize"))}
 
 
 def test_every_name_of_a_first_week_exists() -> None:
@@ -94,8 +98,8 @@ def test_every_name_of_a_first_week_exists() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_values_are_named_in_words(tmp_path: Path, command: str) -> None:
-    text = help_of(tmp_path, command)
+def test_values_are_named_in_words(command: str) -> None:
+    text = help_of(command)
     assert re.findall(r"<(?:str|int|float|bool|path|list|file|dir)\b|\brange>|list\[|<=x|x>=", text) == []
     for option in options_of(command):
         if not option.is_flag:
@@ -104,8 +108,8 @@ def test_values_are_named_in_words(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_in_a_panel(tmp_path: Path, command: str) -> None:
-    panels = sections(help_of(tmp_path, command))
+def test_every_option_is_in_a_panel(command: str) -> None:
+    panels = sections(help_of(command))
     options = options_of(command)
     if len(options) < MANY:
         assert {*panels} <= {"Arguments", "Options"}
@@ -116,8 +120,8 @@ def test_every_option_is_in_a_panel(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_defaults_are_shown(tmp_path: Path, command: str) -> None:
-    text = all_entries(help_of(tmp_path, command))
+def test_defaults_are_shown(command: str) -> None:
+    text = all_entries(help_of(command))
     without = NO_DEFAULT | (ONE_OF_THREE if command == "load" else set())
     for option in options_of(command):
         name = max(option.opts, key=len)
@@ -128,8 +132,8 @@ def test_defaults_are_shown(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_repeatable_is_said_once(tmp_path: Path, command: str) -> None:
-    text = all_entries(help_of(tmp_path, command))
+def test_repeatable_is_said_once(command: str) -> None:
+    text = all_entries(help_of(command))
     for option in options_of(command):
         name = max(option.opts, key=len)
         assert text[name].count("repeatable") == int(option.multiple), text[name]

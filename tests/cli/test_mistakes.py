@@ -31,13 +31,6 @@ class KnownFlags(StubEngine):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Optimize:
     """`tuner optimize` with a model, a fake vLLM and an executor that must not run a trial."""
     vllm = install_fake_vllm(tmp_path / "bin")

@@ -41,7 +41,7 @@ def test_the_name_has_what_the_settings_change(settings: StudySettings, card: st
     assert default_name(settings, load_preset(settings.preset), card) == name
 
 
-def test_two_models_in_one_folder_are_two_studies(tmp_path: Path, without_mlflow: None) -> None:
+def test_two_models_in_one_folder_are_two_studies(tmp_path: Path) -> None:
     first = run_here(tmp_path, "optimize", *FLAGS)
     again = run_here(tmp_path, "optimize", *FLAGS)
     other = run_here(tmp_path, "optimize", *FLAGS, "--model", "Qwen/Qwen2.5-1.5B")
@@ -50,7 +50,7 @@ def test_two_models_in_one_folder_are_two_studies(tmp_path: Path, without_mlflow
     assert "study qwen2.5-1.5b-users4-prompts8: 1 trial," in other.err
 
 
-def test_a_changed_premise_is_one_short_line(tmp_path: Path, without_mlflow: None) -> None:
+def test_a_changed_premise_is_one_short_line(tmp_path: Path) -> None:
     run_here(tmp_path, "optimize", *FLAGS, "--study", "s")
     changed = ["--model", "Qwen/Qwen2.5-1.5B", "--gpu", "h100", "--input-len", "99", "--slo", "p99_tpot_ms<9"]
     printed = run_here(tmp_path, "optimize", *FLAGS, "--study", "s", *changed)
@@ -68,7 +68,6 @@ def test_the_order_of_differences() -> None:
     assert summary_of(difference(old, new)) == "workload (input_len: 1 -> 2), SLOs (['a'] -> ['b']), search space"
 
 
-@pytest.mark.usefixtures("without_mlflow")
 def test_a_second_study_in_a_folder_keeps_the_script_of_the_first(tmp_path: Path) -> None:
     load = ("--engine", "simulated", "--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0")
     script = tmp_path / "best_serve.sh"

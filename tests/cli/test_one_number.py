@@ -17,7 +17,7 @@ from dashboards.mlflow.run_layout import best_of, note_of
 from records.trials import StudyRecord, TrialRecord
 from storage import open_store
 from tests.cli.command import run_here
-from tests.cli.conftest import NoMlflow
+from tests.cli.conftest import short_traffic
 from tuner.api import Study
 from tuner.export.from_study import serve_script_of
 from tuner.results import text
@@ -27,14 +27,13 @@ from tuner.use_cases.places import storage_url
 from tuner.use_cases.report.page import result_page
 from tuner.use_cases.report.reported import ReportedStudy
 
-TRAFFIC = str(Path(__file__).parents[2] / "docs" / "examples" / "traffic.yaml")
 FEW = ("--trials", "4", "--finalists", "2", "--confirm-rounds", "2")
 LOOP = ("--prompts", "20", "--users", "10")
 SUFFIX = '{"speculative": "suffix", "suffix_tokens": 12}'
 STUDIES = {
     "default": LOOP,
     "greedy": (*LOOP, "--preset", "qwen2.5-0.5b-t4-greedy", "--enqueue", SUFFIX),
-    "mixed": ("--workload", TRAFFIC),
+    "mixed": ("--workload", "traffic.yaml"),
     "two": (*LOOP, "--preset", "qwen2.5-0.5b-t4-two-servers"),
 }
 
@@ -73,10 +72,10 @@ class Finished:
 
 
 @pytest.fixture(scope="module", params=STUDIES)
-def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def study(request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp(request.param)
+    short_traffic(folder / "traffic.yaml")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
         patch.setattr(optimize_run, "write_files", lambda *_: (None, None))  # each surface is asked for here
         ended = run_here(
             folder, "optimize", "--engine", "simulated", "--study", request.param, *FEW, *STUDIES[request.param]

@@ -10,26 +10,22 @@ import pytest
 
 import tuner
 from tests.cli.command import run_here
-from tests.cli.conftest import NoMlflow
-from tuner.use_cases import optimize as optimize_run
+from tests.cli.conftest import short_traffic
 from tuner.use_cases.report.charts import CHARTS
 
-ROOT = Path(__file__).parents[2]
-STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "12")
+STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "4")
 LOOP = ("--prompts", "40", "--users", "20")
-TRAFFIC = ("--workload", str(ROOT / "docs" / "examples" / "traffic.yaml"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A folder with a study of a closed loop and one of traffic."""
     made = tmp_path_factory.mktemp("reports")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
-        for name, load in (("loop", LOOP), ("traffic", TRAFFIC)):
-            printed = run_here(made, *STUDY, *load, "--study", name)
-            assert printed.code == 0, printed.err
-            assert f"read the report       tuner_study/artifacts/{name}/report.html" in printed.out
+    short_traffic(made / "traffic.yaml")
+    for name, load in (("loop", LOOP), ("traffic", ("--workload", "traffic.yaml"))):
+        printed = run_here(made, *STUDY, *load, "--study", name)
+        assert printed.code == 0, printed.err
+        assert f"read the report       tuner_study/artifacts/{name}/report.html" in printed.out
     return made
 
 
@@ -40,6 +36,8 @@ def test_every_study_ends_with_its_report(folder: Path) -> None:
         assert f"<h3>{chart}</h3>" in text
         assert "<td>numbers are</td>" in text
         assert len(text.encode()) < 6_000_000
+        assert ("<h3>Latency distributions</h3>" in text) is (name == "traffic")
+        assert "not on this machine" not in text
 
 
 def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
@@ -91,7 +89,7 @@ def test_every_figure_of_the_report_is_a_method_of_the_study(folder: Path) -> No
     missing = {"loop": {"classes", "distributions", "lengths", "rates"}, "traffic": {"rates"}}
     for name, without in missing.items():
         plot = tuner.load_study(name, storage=storage).plot
-        for figure in {*CHARTS} - without - {"failures"}:  # a search may have no failure
+        for figure in {*CHARTS} - without - {"failures", "importance"}:  # a short search has neither
             assert getattr(plot, figure)().data
         for figure in without:
             with pytest.raises(tuner.UserError, match=f"no numbers for the figure {figure}"):
@@ -108,10 +106,3 @@ def test_a_study_whose_artifacts_are_gone_says_what_is_left_out(folder: Path, tm
     assert "The artifacts of 4 of 4 measurements are not on this machine" in text  # two rounds of two configurations
     assert "<h3>Latency percentiles</h3>" in text
     assert "<h3>Latency distributions</h3>" not in text
-
-
-def test_a_report_with_its_artifacts_lacks_nothing(folder: Path) -> None:
-    assert run_here(folder, "report", "traffic", "-o", "whole.html").code == 0
-    text = (folder / "whole.html").read_text(encoding="utf-8")
-    assert "<h3>Latency distributions</h3>" in text
-    assert "not on this machine" not in text

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import refused, run_here
-from tests.cli.conftest import NoMlflow
 from tests.served import Served, serving
-from tuner.use_cases import optimize as optimize_run
 
 TRAFFIC = """\
 arrivals: {process: poisson, rate: 4}
@@ -31,7 +29,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Ser
     folder = tmp_path_factory.mktemp("served")
     (folder / "traffic.yaml").write_text(TRAFFIC)
     with serving(folder) as found, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
         patch.setenv("TUNER_TOKEN", found.tokens["ada"])
         loads = {"loop": ("--prompts", "60", "--users", "4"), "mix": ("--workload", "traffic.yaml")}
         for study, load in loads.items():
@@ -42,13 +39,6 @@ def served(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Ser
         found.submit("waits")
         found.submit("bens", "ben")
         yield found
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
 
 
 COMMANDS = [
@@ -100,7 +90,7 @@ def test_an_export_is_the_same(served: Served, folder: Path, form: str) -> None:
     assert files[0][1]
 
 
-@pytest.mark.parametrize("names", ["loop", "", "loop mix"])
+@pytest.mark.parametrize("names", ["", "loop mix"])
 def test_a_report_is_the_same(served: Served, folder: Path, names: str) -> None:
     for output, place in (("a.html", ("--storage", served.storage)), ("b.html", ("--server", served.url))):
         printed = run_here(folder, "report", *names.split(), "-o", output, *place)

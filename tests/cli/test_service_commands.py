@@ -38,13 +38,6 @@ def environment(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_TOKEN", served.tokens["ada"])
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
-
-
 def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Path) -> None:
     (folder / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}')
     words = ["submit", "--id", "given", "--engine", "simulated", "--trials", "60", "--users", "8", "--no-reduce"]

@@ -21,15 +21,8 @@ host_speed: 0.5
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
-
-
 def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path) -> None:
-    printed = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
+    printed = run_here(folder, "optimize", "--trials", "2", "--confirm-rounds", "1", "--plain")
     assert printed.code == 0, printed.err
     lines = printed.out.splitlines()
     assert printed.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
@@ -41,7 +34,7 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path
     assert "(simulated)" in listed.out
     # Another card cannot continue it; without the name, it would be a study of its own.
     other_card = ("--engine", "simulated", "--gpu", "l4", "--study", "qwen2.5-0.5b-t4")
-    changed = run_here(folder, "optimize", "--trials", "6", *other_card, "--plain")
+    changed = run_here(folder, "optimize", "--trials", "3", *other_card, "--plain")
     assert changed.code == 2
     assert "Tesla T4" in changed.err
     assert "NVIDIA L4" in changed.err
@@ -241,7 +234,7 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
     refused(run_here(folder, *argv), folder, *parts)
 
 
-def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path, without_mlflow: None) -> None:
+def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path) -> None:
     """The benchmarks of this study take 15 simulated minutes and a few real seconds."""
     argv = ["optimize", "--engine", "simulated", "--users", "8", "--prompts", "64", "--trials", "4", "--json"]
     printed = run_here(folder, *argv, "--timeout", "15m", "--confirm-rounds", "2")
@@ -251,16 +244,14 @@ def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path, without
     assert found["seconds"]["benchmark"] > 15 * 60
 
 
-def test_a_time_limit_without_a_result_has_an_exit_code_of_its_own(folder: Path, without_mlflow: None) -> None:
+def test_a_time_limit_without_a_result_has_an_exit_code_of_its_own(folder: Path) -> None:
     printed = run_here(folder, "optimize", "--engine", "simulated", "--timeout", "0.001s")
     assert printed.code == 4, printed.err
     assert "--timeout ended the search before all trials; run the same command to continue" in printed.out
 
 
 @pytest.mark.parametrize("rounds", ["0", "1"])
-def test_a_study_in_which_nothing_meets_the_slos_has_another_exit_code(
-    folder: Path, without_mlflow: None, rounds: str
-) -> None:
+def test_a_study_in_which_nothing_meets_the_slos_has_another_exit_code(folder: Path, rounds: str) -> None:
     argv = ("optimize", "--engine", "simulated", "--users", "8", "--prompts", "8", "--trials", "2", "--study", rounds)
     printed = run_here(folder, *argv, "--slo", "p99_tpot_ms<0.1", "--confirm-rounds", rounds)
     assert printed.code == 3, printed.err

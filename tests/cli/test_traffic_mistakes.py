@@ -13,13 +13,6 @@ HEAD = "arrivals: {process: poisson, rate: 4}\nrequests: 10\n"
 CLASS = "classes: {a: {input: 4, output: 4}}\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "here"
-    made.mkdir()
-    return made
-
-
 @pytest.mark.parametrize("command", ["optimize", "capacity"])
 @pytest.mark.parametrize(
     ("text", "files", "parts"),

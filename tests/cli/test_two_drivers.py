@@ -14,7 +14,6 @@ from records.trials import TrialRecord
 from storage import locks
 from storage.errors import StorageUnavailable, WaitInterrupted
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
-from tests.cli.conftest import NoMlflow
 from tests.postgres import postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
@@ -22,7 +21,7 @@ from tuner.observers.fan_out import SilentObserver
 from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 
-OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "6", "--study", "s", "--plain")
+OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
@@ -57,9 +56,8 @@ def test_a_second_driver_in_another_folder_is_refused(
     other.mkdir()
     (tmp_path / "alias.db").symlink_to(tmp_path / "shared.db")
     monkeypatch.chdir(one)
-    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
     observer = SecondDriver(other, storage.replace("shared.db", "alias.db"))
-    study = StudySettings(study="s", confirm_rounds=0, trials=6, min_gain=0, engine="simulated", storage=storage)
+    study = StudySettings(study="s", confirm_rounds=0, trials=2, min_gain=0, engine="simulated", storage=storage)
     optimize_run.optimize(study, observer, Wishes())
     assert observer.output is not None
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
@@ -67,14 +65,13 @@ def test_a_second_driver_in_another_folder_is_refused(
     assert (observer.output.code, observer.output.err) == (2, message)
     assert everything_in(other) == []
     rows = json.loads(run_here(one, "trials", "--json", "--storage", storage).out)
-    assert [row["number"] for row in rows] == list(range(6))
+    assert [row["number"] for row in rows] == list(range(2))
 
 
 def test_the_lock_is_held_until_the_executor_has_stopped(
     tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
     made = optimize_run._executor
     holders: list[locks.Holder | None] = []
 

@@ -16,13 +16,15 @@ import pytest
 
 from records.trials import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import open_store
-from tests.cli.command import run_apart, run_here
+from tests.cli.command import run_here
+from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
 from tuner.errors import SettingError
 from tuner.processes.ports import port_answers
 from tuner.use_cases import load as load_run
+from tuner.use_cases import optimize as optimize_run
 from tuner.workloads.traffic import load_traffic
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +56,9 @@ def study(home: Path, model: Path, fake: Path, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("study")
     load = ("--users", "10", "--prompts", "20", "--input-len", "128", "--output-len", "64", "--confirm-rounds", "0")
     start = ("optimize", "--vllm", str(fake), "--model", str(model), "--space", "speculation-cpu", "--trials", "2")
-    printed = run_apart(folder, *start, *load, "--plain", "--", "--max-model-len", "1024")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize_run, "_executor", inline)
+        printed = run_here(folder, *start, *load, "--plain", "--", "--max-model-len", "1024")
     assert printed.code == 0, printed.err
     return folder
 
