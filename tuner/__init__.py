@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuner.api import BestTrial, Study, load_study, optimize
-    from tuner.client.async_client import AsyncClient
-    from tuner.client.client import Client
+    from tuner.client.client import AsyncClient, Client
     from tuner.errors import SettingError, TunerError, UserError
     from tuner.sampler.residual import ResidualSampler
 
@@ -32,7 +31,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _HOMES = {
-        "AsyncClient": "tuner.client.async_client",
+        "AsyncClient": "tuner.client.client",
         "BestTrial": "tuner.api",
         "Client": "tuner.client.client",
         "ResidualSampler": "tuner.sampler.residual",

@@ -18,7 +18,6 @@ import pytest
 import trustme
 
 from tests.fakes.raw_server import answering
-from tuner.client.calls import Call
 from tuner.client.failures import wait_before_repeating
 from tuner.errors import SettingError, UserError
 from tuner.http import HttpError, ReadLimits, fetch
@@ -85,7 +84,7 @@ def test_certificates_are_told_apart_by_each_library(
     assert remedy in str(setting.value)
     assert "start one" not in str(setting.value)
     with pytest.raises(UserError, match=f"no answer from {url}: .*{problem}.*{remedy}"):
-        wait_before_repeating(Call("GET", "/", str), failed.value, 0, url, (1.0, 1.0))
+        wait_before_repeating(failed.value, 0, url, (1.0, 1.0))
 
 
 def test_aiohttp_s_error_has_the_same_words() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -29,14 +29,17 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether the server is on this machine."""
-        return _is_loopback(urlsplit(self.url).hostname or "")
+        return is_loopback(urlsplit(self.url).hostname or "")
 
-    def authorities(self) -> ssl.SSLContext | bool:
-        """Return the authorities whose certificates count, with SSL_CERT_FILE and SSL_CERT_DIR also on this machine.
-
-        Without this, a client that ignores the environment's proxies, as one of this machine does, ignores them too.
-        """
-        return httpx.create_ssl_context() if self.url.startswith("https:") else True
+    def options(self) -> dict[str, Any]:
+        """Return what httpx's clients are given: the address, the token and the authorities."""
+        return {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {self.token}"},
+            "trust_env": not self.is_loopback,
+            # A client that ignores the environment's proxies would ignore SSL_CERT_FILE and SSL_CERT_DIR, too.
+            "verify": httpx.create_ssl_context() if self.url.startswith("https:") else True,
+        }
 
 
 def find_address(
@@ -89,7 +92,8 @@ def _checked_url(url: str | None) -> str:
     return url.rstrip("/")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host, by its name or address, is this machine."""
     if host == "localhost":
         return True
     try:

@@ -1,49 +1,42 @@
-"""The requests of the service's API, without sending them: what is sent, and how the answer is read."""
+"""Every call of the service's API, described once: `Client` and `AsyncClient` have these methods."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from tuner.client.replies import LogPart, ServiceToken, SubmittedStudy, SubmittedTrial, json_of
+from tuner.client.failures import PATIENT_WAITS_S, WAITS_S, RefusedError, wait_before_repeating
+from tuner.client.flows import Call, Flow, Flows, Method, Several
+from tuner.client.output import write_export, write_report
+from tuner.client.replies import (
+    LogPart,
+    ServiceToken,
+    StudyEvent,
+    StudyPage,
+    SubmittedStudy,
+    SubmittedTrial,
+    parsed,
+)
 from tuner.client.settings import new_id, with_contents
+from tuner.client.streams import PAUSE_S, EventPlace
 from tuner.settings.declared import QUEUE, settings_of
+from tuner.settings.keywords import method_takes
 from tuner.settings.study import SubmitSettings
 
 Answer = TypeVar("Answer")
+POLL_S = 2.0
+"""Seconds between two looks at a study that is waited for."""
+
 SLOW_S = 300.0
 """Seconds that the server has for a report, which it draws first."""
-
-
-@dataclass(frozen=True)
-class Call(Generic[Answer]):
-    """A request.
-
-    Attributes:
-        method: of HTTP.
-        path: below the server's address.
-        read: returns what the answer says.
-        query: parameters of the address; None is left out.
-        body: sent as JSON; None: nothing is sent.
-        repeatable: whether it may be sent again although the server may have done it.
-        done_by: status with which the server refuses a repetition of what it has done, and what to ask then.
-        timeout_s: seconds that the server has for its answer.
-    """
-
-    method: str
-    path: str
-    read: Callable[[httpx.Response], Answer]
-    query: Mapping[str, Any] = field(default_factory=dict)
-    body: Mapping[str, Any] | None = None
-    repeatable: bool = True
-    done_by: tuple[int, Call[Answer]] | None = None
-    timeout_s: float = 60.0
 
 
 def path_of(id: str, rest: str = "") -> str:
@@ -52,130 +45,257 @@ def path_of(id: str, rest: str = "") -> str:
     return f"/v1/studies/{'%2E' * len(name) if name in ('.', '..') else name}{rest}"
 
 
-def is_status(outcome: httpx.Response | httpx.RequestError, status: int) -> bool:
-    """Return whether a request was answered with this status."""
-    return isinstance(outcome, httpx.Response) and outcome.status_code == status
+class Calls:
+    """The methods of both clients.
 
-
-def _study(reply: httpx.Response) -> SubmittedStudy:
-    return SubmittedStudy.of(json_of(reply))
-
-
-def _nothing(_: httpx.Response) -> None:
-    return None
-
-
-def submit(given: Mapping[str, Any]) -> Call[SubmittedStudy]:
-    """Submit a study. It always has an id, so a repetition changes nothing.
-
-    Args:
-        given: settings of `SubmitSettings`, of which the server has the defaults.
+    Attributes:
+        server: the server's URL.
     """
-    queue = {name for name, (_, setting) in settings_of(SubmitSettings).items() if setting.panel == QUEUE}
-    asked = {name: value for name, value in given.items() if name not in queue}
-    body = {name: value for name, value in given.items() if name in queue and value is not None}
-    body = {**body, "id": given.get("id") or new_id(), "settings": with_contents(asked)}
-    return Call("POST", "/v1/studies", _study, body=body)
 
+    server: str
 
-def study(id: str) -> Call[SubmittedStudy]:
-    """Ask for one study."""
-    return Call("GET", path_of(id), _study)
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.server!r})"
 
+    def _send(self, call: Call, waits: tuple[float, ...] = WAITS_S) -> Flow[Any]:
+        """Send a request until it is answered, and return the answer; None if a lost one said that it was done."""
+        for attempt in itertools.count():
+            outcome = yield call
+            if attempt and isinstance(outcome, httpx.Response) and outcome.status_code == call.done_by:
+                return None
+            wait = wait_before_repeating(outcome, attempt, self.server, waits, repeatable=call.repeatable)
+            if wait is None:
+                return outcome
+            yield wait
+        raise AssertionError  # `count` does not end
 
-def page(query: Mapping[str, Any]) -> Call[tuple[list[SubmittedStudy], str | None]]:
-    """Ask for a page of studies, and for the `after` of the next one."""
+    def _ask(self, kind: type[Answer], call: Call, waits: tuple[float, ...] = WAITS_S) -> Flow[Answer]:
+        """Send a request, and return its JSON as a record."""
+        reply = yield from self._send(call, waits)
+        return parsed(reply, kind)
 
-    def read(reply: httpx.Response) -> tuple[list[SubmittedStudy], str | None]:
-        body = json_of(reply)
-        return [SubmittedStudy.of(each) for each in body["studies"]], body["next"]
+    def _get(self, id: str, rest: str, timeout_s: float = 60.0, **query: Any) -> Flow[Any]:
+        """Ask for a part of a study that is not one JSON object, and return the answer."""
+        return self._send(Call("GET", path_of(id, rest), query, timeout_s=timeout_s))
 
-    return Call("GET", "/v1/studies", read, query)
+    def _study(self, id: str, waits: tuple[float, ...] = WAITS_S) -> Flow[SubmittedStudy]:
+        return self._ask(SubmittedStudy, Call("GET", path_of(id)), waits)
 
+    @Method
+    @method_takes(SubmitSettings)
+    def submit(self, **given: Any) -> Flow[SubmittedStudy]:
+        """Submit a study. The same id with the same settings is accepted again and changes nothing.
 
-def verb(id: str, name: str) -> Call[SubmittedStudy]:
-    """Stop, cancel or resume a study; a repetition of what was done is refused with 409."""
-    return Call("POST", path_of(id, f":{name}"), _study, done_by=(409, study(id)))
+        The contents of the files that settings name are sent, and of the settings those that are given.
+        """
+        queue = {name for name, (_, setting) in settings_of(SubmitSettings).items() if setting.panel == QUEUE}
+        asked = {name: value for name, value in given.items() if name not in queue}
+        body = {name: value for name, value in given.items() if name in queue and value is not None}
+        body = {**body, "id": given.get("id") or new_id(), "settings": with_contents(asked)}
+        return self._ask(SubmittedStudy, Call("POST", "/v1/studies", body=body))
 
+    @Method
+    def study(self, id: str) -> Flow[SubmittedStudy]:
+        """Return a study."""
+        return self._study(id)
 
-def delete(id: str) -> Call[None]:
-    """Delete a study; a repetition of what was done is refused with 404."""
-    return Call("DELETE", path_of(id), _nothing, done_by=(404, Call("GET", "/healthz", _nothing)))
+    @Several
+    def studies(
+        self, *, owner: str | None = None, states: Sequence[str] = (), text: str | None = None
+    ) -> Flows[SubmittedStudy]:
+        """Yield the studies that the token may read, the newest first, without their settings.
 
+        Args:
+            owner: only this owner's.
+            states: only those in one of these states; empty: all.
+            text: only those whose id contains it.
+        """
+        query: dict[str, Any] = {"owner": owner, "state": [*states], "text": text, "limit": 200, "after": None}
+        while True:
+            page = yield from self._ask(StudyPage, Call("GET", "/v1/studies", query))
+            yield [*page.studies]
+            if page.next is None:
+                return
+            query["after"] = page.next
 
-def trials(id: str, after: int) -> Call[list[SubmittedTrial]]:
-    """Ask for a page of the trials with a number above `after`."""
+    @Method
+    def trials(self, id: str, after: int = -1) -> Flow[list[SubmittedTrial]]:
+        """Return the trials and the measurements in rounds whose number is above `after`, by number and round."""
+        found: list[SubmittedTrial] = []
+        while True:
+            query = {"after": found[-1].number if found else after}
+            page = yield from self._ask(list[SubmittedTrial], Call("GET", path_of(id, "/trials"), query))
+            if not page:
+                return found
+            found += page
 
-    def read(reply: httpx.Response) -> list[SubmittedTrial]:
-        return [SubmittedTrial.of(each) for each in json_of(reply)]
+    @Method
+    def conclusion(self, id: str) -> Flow[dict[str, Any] | None]:
+        """Return what a study concluded: winner, reason, finalists, flag effects, front; None before it did."""
+        try:
+            return (yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/conclusion"))))
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+        yield from self._study(id)  # an unknown study is an error
+        return None
 
-    return Call("GET", path_of(id, "/trials"), read, {"after": after})
+    @Several
+    def events(self, id: str, after: int = 0, *, follow: bool = True) -> Flows[StudyEvent]:
+        """Yield the events of a study, each once and in order, until the study has ended.
 
+        A lost connection is taken up again behind the last event, for up to five minutes.
 
-def document(id: str, part: str) -> Call[dict[str, Any]]:
-    """Ask for a part of a study that is one JSON object."""
-    return Call("GET", path_of(id, part), json_of)
+        Args:
+            id: the study.
+            after: number of the event after which to begin.
+            follow: whether to wait for further events.
+        """
+        place, waits = EventPlace(path_of(id, "/events"), after), WAITS_S
+        while True:
+            place.state = (yield from self._study(id, waits)).state
+            waits = PATIENT_WAITS_S
+            yield from self._connect(place, follow=False)
+            if place.lost_by is not None:
+                continue
+            if not follow or place.ended:
+                return
+            number = place.number
+            yield from self._connect(place, follow=True)
+            if place.lost_by is None and place.number == number:
+                yield PAUSE_S
 
+    def _connect(self, place: EventPlace, *, follow: bool) -> Flow[None]:
+        """Read the events of one connection. One that is lost is counted, and the next one waits."""
+        place.begin(follow)
+        yield place
+        if place.lost_by is not None:
+            yield wait_before_repeating(place.lost_by, place.losses, self.server, PATIENT_WAITS_S) or 0.0
+            place.losses += 1
 
-def records(id: str) -> Call[list[dict[str, Any]]]:
-    """Ask for a study as the server's database has it."""
+    @Method
+    def wait(self, id: str, timeout_s: float | None = None) -> Flow[SubmittedStudy]:
+        """Wait until a study has ended, and return it.
 
-    def read(reply: httpx.Response) -> list[dict[str, Any]]:
+        Raises:
+            TimeoutError: if it has not ended within `timeout_s` seconds.
+        """
+        deadline, waits = None if timeout_s is None else time.monotonic() + timeout_s, WAITS_S
+        while True:
+            found = yield from self._study(id, waits)
+            waits = PATIENT_WAITS_S
+            if found.ended:
+                return found
+            left = POLL_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"the study {id!r} is {found.state.value} after {timeout_s:g} s")
+            yield min(POLL_S, left)
+
+    def _verb(self, id: str, name: str) -> Flow[SubmittedStudy]:
+        reply = yield from self._send(Call("POST", path_of(id, f":{name}"), done_by=409))
+        return (yield from self._study(id)) if reply is None else parsed(reply, SubmittedStudy)
+
+    @Method
+    def stop(self, id: str) -> Flow[SubmittedStudy]:
+        """Let running trials finish, and the study conclude from what was measured."""
+        return self._verb(id, "stop")
+
+    @Method
+    def cancel(self, id: str) -> Flow[SubmittedStudy]:
+        """End a study at once, without a conclusion."""
+        return self._verb(id, "cancel")
+
+    @Method
+    def resume(self, id: str) -> Flow[SubmittedStudy]:
+        """Queue a stopped, cancelled or failed study again."""
+        return self._verb(id, "resume")
+
+    @Method
+    def delete(self, id: str) -> Flow[None]:
+        """Delete an ended study with its trials and files."""
+        yield from self._send(Call("DELETE", path_of(id), done_by=404))
+
+    @Method
+    def report(self, id: str, path: str | Path, *others: str) -> Flow[Path]:
+        """Write the report of a study, one HTML file, and return its path.
+
+        Args:
+            id: the study.
+            path: the file.
+            others: studies to compare it with.
+
+        Raises:
+            SettingError: if the path has another file, or the file cannot be written.
+        """
+        reply = yield from self._get(id, "/report", SLOW_S, other=[*others])
+        return write_report(reply.content, Path(path), ", ".join((id, *others)))
+
+    @Method
+    def export(self, id: str, path: str | Path, format: str = "script", trial: int | None = None) -> Flow[Path]:
+        """Write a file that starts the server of a trial, and return its path.
+
+        Formats with a second file write it beside the first.
+
+        Args:
+            id: the study.
+            path: the file.
+            format: see `tuner.Study.export`.
+            trial: number of the trial; None: the winner.
+
+        Raises:
+            SettingError: if the path has another file, or the file cannot be written.
+        """
+        target = Path(path)
+        plain = re.sub(r"[^A-Za-z0-9._-]", "_", target.name).lstrip("._-")[:100] or None
+        reply = yield from self._get(id, "/export", format=format, trial=trial, file=plain)
+        several = reply.headers.get("content-type", "").startswith("application/json")
+        files = parsed(reply, dict[str, str]) if several else {target.name: reply.content.decode()}
+        return write_export(files, target, format, id)
+
+    @Method
+    def records(self, id: str) -> Flow[list[dict[str, Any]]]:
+        """Return a study as the server's database has it; see `tuner.use_cases.files`."""
+        reply = yield from self._get(id, "/records", SLOW_S)
         return [json.loads(line) for line in reply.content.splitlines()]
 
-    return Call("GET", path_of(id, "/records"), read, timeout_s=SLOW_S)
-
-
-def report(id: str, others: Sequence[str]) -> Call[bytes]:
-    """Ask for the report of a study, compared with others."""
-    return Call("GET", path_of(id, "/report"), lambda reply: reply.content, {"other": [*others]}, timeout_s=SLOW_S)
-
-
-def export(id: str, file: str, form: str, trial: int | None) -> Call[dict[str, str]]:
-    """Ask for the contents of a deployment format's files by their names, the one called `file` first."""
-
-    def read(reply: httpx.Response) -> dict[str, str]:
-        if reply.headers.get("content-type", "").startswith("application/json"):
-            return {str(name): str(text) for name, text in json_of(reply).items()}
-        return {file: reply.content.decode()}
-
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", file).lstrip("._-")[:100] or None
-    return Call("GET", path_of(id, "/export"), read, {"format": form, "trial": trial, "file": plain})
-
-
-def chart(id: str, name: str) -> Call[dict[str, Any]]:
-    """Ask for a figure of the report."""
-    return document(id, f"/charts/{quote(name, safe='')}")
-
-
-def log(id: str, offset: int) -> Call[LogPart]:
-    """Ask for bytes of the driver's log."""
-
-    def read(reply: httpx.Response) -> LogPart:
+    @Method
+    def log(self, id: str, offset: int = 0) -> Flow[LogPart]:
+        """Return a part of the driver's log from a byte on; the part behind the end of the log is empty."""
+        reply = yield from self._get(id, "/log", offset=offset)
         return LogPart(reply.content, offset, int(reply.headers.get("Tuner-Log-Size", offset + len(reply.content))))
 
-    return Call("GET", path_of(id, "/log"), read, {"offset": offset})
+    @Method
+    def chart(self, id: str, name: str) -> Flow[dict[str, Any]]:
+        """Return a figure of the report, such as `progress`, as Plotly's JSON."""
+        return self._ask(dict[str, Any], Call("GET", path_of(id, f"/charts/{quote(name, safe='')}")))
 
+    @Method
+    def queue(self) -> Flow[dict[str, Any]]:
+        """Return the devices, who has them, and the number of studies by state."""
+        return self._ask(dict[str, Any], Call("GET", "/v1/queue"))
 
-def queue() -> Call[dict[str, Any]]:
-    """Ask for the devices and the number of studies by state."""
-    return Call("GET", "/v1/queue", json_of)
+    @Method
+    def tokens(self) -> Flow[list[ServiceToken]]:
+        """Return all tokens without their secrets; for admins."""
+        return self._ask(list[ServiceToken], Call("GET", "/v1/tokens"))
 
+    @Method
+    def add_token(
+        self, name: str, *, owner: str | None = None, role: str = "user", days: int | None = None
+    ) -> Flow[ServiceToken]:
+        """Make a token; its secret is in the answer's `token`, once. For admins.
 
-def tokens() -> Call[list[ServiceToken]]:
-    """Ask for all tokens."""
-    return Call("GET", "/v1/tokens", lambda reply: [ServiceToken.of(each) for each in json_of(reply)])
+        Args:
+            name: of the token.
+            owner: whose studies it submits and reads; None: of the same name.
+            role: `viewer`, `user` or `admin`.
+            days: until it expires; None: it does not.
+        """
+        body: Mapping[str, Any] = {"name": name, "owner": owner or name, "role": role, "days": days}
+        # It is not repeated once it was sent: its answer alone has the secret.
+        return self._ask(ServiceToken, Call("POST", "/v1/tokens", body=body, repeatable=False))
 
-
-def add_token(body: Mapping[str, Any]) -> Call[ServiceToken]:
-    """Make a token. It is not repeated once it was sent: its answer alone has the secret."""
-    return Call("POST", "/v1/tokens", _token, body=body, repeatable=False)
-
-
-def revoke_token(name: str) -> Call[ServiceToken]:
-    """Make a token worthless."""
-    return Call("POST", f"/v1/tokens/{quote(name, safe='')}:revoke", _token)
-
-
-def _token(reply: httpx.Response) -> ServiceToken:
-    return ServiceToken.of(json_of(reply))
+    @Method
+    def revoke_token(self, name: str) -> Flow[ServiceToken]:
+        """Make a token worthless from now on; for admins."""
+        return self._ask(ServiceToken, Call("POST", f"/v1/tokens/{quote(name, safe='')}:revoke"))

@@ -9,12 +9,11 @@ from typing import Any
 
 import httpx
 
-from tuner.client.calls import Call
-from tuner.client.streams import EventPlace
+from tuner.client.flows import Outcome
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.transport import Unreached, explained
 
-WAITS_S = (0.2, 0.5, 1.0, 2.0)
+WAITS_S: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each further attempt of a request."""
 
 PATIENT_WAITS_S = (*WAITS_S, 4.0, *[8.0] * 35)
@@ -40,16 +39,16 @@ class RefusedError(UserError):
 
 
 def wait_before_repeating(
-    call: Call[Any], outcome: httpx.Response | httpx.RequestError, attempt: int, server: str, waits: tuple[float, ...]
+    outcome: Outcome, attempt: int, server: str, waits: tuple[float, ...], *, repeatable: bool = True
 ) -> float | None:
     """Return the seconds after which a request is sent again; None if its answer is a good one.
 
     Args:
-        call: the request.
         outcome: its answer, or how it failed.
         attempt: attempts before this one.
         server: the server's URL, for messages.
         waits: seconds before each further attempt.
+        repeatable: whether it may be sent again although the server may have done it.
 
     Raises:
         UserError: if the server refuses it, or its address or certificate is wrong.
@@ -59,27 +58,15 @@ def wait_before_repeating(
     if isinstance(outcome, httpx.Response):
         if outcome.is_success:
             return None
-        undone = call.repeatable or outcome.status_code == 429  # which refuses before anything is done
+        undone = repeatable or outcome.status_code == 429  # which refuses before anything is done
         if last or outcome.status_code not in _AGAIN or not undone:
             raise error_of(outcome, server)
         return max(_jittered(waits[attempt]), _asked_wait(outcome))
     unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
     found = explained(outcome) or Unreached(" ".join(str(outcome).split()) or type(outcome).__name__)
-    if last or found.lasting or not (unsent or call.repeatable):
+    if last or found.lasting or not (unsent or repeatable):
         raise _unreached(found, server, unsent=unsent)
     return _jittered(waits[attempt])
-
-
-def wait_before_reconnecting(place: EventPlace, outcome: httpx.Response | httpx.RequestError, server: str) -> float:
-    """Count a lost stream of events, and return the seconds after which it is taken up again.
-
-    Raises:
-        TunerError: if it was refused, or lost too often.
-    """
-    stream = Call[None]("GET", "", lambda _: None)
-    wait = wait_before_repeating(stream, outcome, place.losses, server, PATIENT_WAITS_S)
-    place.losses += 1
-    return wait or 0.0
 
 
 def _jittered(wait: float) -> float:

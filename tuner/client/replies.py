@@ -1,35 +1,26 @@
-"""What a server answers, as frozen records. Times are UTC; an absent value is None."""
+"""What a server answers, as frozen records. Times are UTC; an absent value is None.
+
+The routes of the service return these records, and the clients read them: their fields are the JSON of the API.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
-from storage.service.records import ENDED, SubmissionState
+from storage.service.records import ENDED, Role, SubmissionState
 from tuner.errors import InfrastructureError
 
-
-class _Reply:
-    """A record that is read from JSON; keys of a newer server are ignored."""
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Self:
-        """Return the record of an answer."""
-        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # every subclass is a dataclass
-        return cls(**{name: cls._read(name, body[name]) for name in names if name in body})
-
-    @classmethod
-    def _read(cls, name: str, value: Any) -> Any:
-        return datetime.fromisoformat(value) if name.endswith("_at") and value is not None else value
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
-class StudyProgress(_Reply):
+class StudyProgress:
     """How far a study is: finished trials of the search, measurements in rounds, failed trials, and the best score."""
 
     trials: int
@@ -39,7 +30,7 @@ class StudyProgress(_Reply):
 
 
 @dataclass(frozen=True)
-class SubmittedStudy(_Reply):
+class SubmittedStudy:
     """A submitted study.
 
     Attributes:
@@ -86,17 +77,17 @@ class SubmittedStudy(_Reply):
         """Whether it runs and waits no more."""
         return self.state in ENDED
 
-    @classmethod
-    def _read(cls, name: str, value: Any) -> Any:
-        if name == "state":
-            return SubmissionState(value)
-        if name == "progress":
-            return None if value is None else StudyProgress.of(value)
-        return tuple(value) if name == "granted" else super()._read(name, value)
+
+@dataclass(frozen=True)
+class StudyPage:
+    """A page of studies, the newest first. `next` is the `after` of the next page; None on the last one."""
+
+    studies: tuple[SubmittedStudy, ...]
+    next: str | None
 
 
 @dataclass(frozen=True)
-class SubmittedTrial(_Reply):
+class SubmittedTrial:
     """A trial of the search (`round` 0), or a measurement in a round.
 
     `metrics` are the medians over its benchmarks, `values` those of the objectives, `constraints` the violations of the
@@ -152,12 +143,12 @@ class LogPart:
 
 
 @dataclass(frozen=True)
-class ServiceToken(_Reply):
+class ServiceToken:
     """A token. `token` is the secret itself in the answer to its making, else None; no text of the record shows it."""
 
     name: str
     owner: str
-    role: str
+    role: Role
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -168,14 +159,14 @@ class ServiceToken(_Reply):
         return f"ServiceToken({self.name!r}, owner={self.owner!r}, role={self.role!r})"
 
 
-def json_of(reply: httpx.Response) -> Any:
-    """Return the JSON of an answer.
+def parsed(reply: httpx.Response, kind: type[Record]) -> Record:
+    """Return the JSON of an answer as a record; keys of a newer server are ignored.
 
     Raises:
         InfrastructureError: if it is none, so that something else answers at this address.
     """
     try:
-        return json.loads(reply.content)
-    except ValueError:
+        return TypeAdapter(kind).validate_json(reply.content)
+    except ValidationError:
         url = f"{reply.request.url.scheme}://{reply.request.url.netloc.decode()}"
         raise InfrastructureError(f"what answers at {url} is not a tuner's server; check the address") from None

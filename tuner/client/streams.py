@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from storage.service.records import ENDED, SubmissionState
+from tuner.client.flows import Outcome
 from tuner.client.replies import StudyEvent
 
 SILENCE_S = 60.0
@@ -22,15 +24,19 @@ class EventPlace:
     """How far the events of one study were read.
 
     Attributes:
+        path: of the events.
         number: of the last event that was read.
         state: of the study after it, as far as it is known.
-        complete: whether the present stream came to its end.
+        follows: whether the present stream waits for further events.
+        lost_by: how the present stream was lost or refused; None: it came to its end.
         losses: streams in a row that were lost before their first line.
     """
 
+    path: str = ""
     number: int = 0
     state: SubmissionState | None = None
-    complete: bool = False
+    follows: bool = False
+    lost_by: Outcome | None = None
     losses: int = 0
     _fields: dict[str, str] = field(default_factory=dict)
 
@@ -39,9 +45,15 @@ class EventPlace:
         """Whether the study has ended, as far as the events were read."""
         return self.state in ENDED
 
-    def connected(self) -> None:
+    @property
+    def request(self) -> dict[str, Any]:
+        """What httpx is given."""
+        query, headers = {"follow": str(self.follows).lower()}, {"Last-Event-ID": str(self.number)}
+        return {"method": "GET", "url": self.path, "params": query, "headers": headers, "timeout": SILENCE_S}
+
+    def begin(self, follows: bool) -> None:
         """Begin to read a new stream: a half event of the last one is forgotten."""
-        self._fields, self.complete = {}, False
+        self.follows, self.lost_by, self._fields = follows, None, {}
 
     def read(self, line: str) -> StudyEvent | None:
         """Read a line of the stream, and return the event that it completes, if that is a new one."""

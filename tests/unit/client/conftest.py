@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.served import Served, serving
-from tuner.client.async_client import AsyncClient
-from tuner.client.client import Client
+from tuner.client.client import AsyncClient, Client
 
 MakeClient = Callable[..., Any]
 

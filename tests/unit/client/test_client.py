@@ -13,20 +13,18 @@ from storage.service.records import SubmissionState
 from tests import store_samples
 from tests.served import Served
 from tests.unit.client.conftest import MakeClient
-from tuner.client.async_client import AsyncClient
-from tuner.client.client import Client
+from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import RefusedError
 from tuner.errors import SettingError, UserError
 
 
-def public(kind: type) -> dict[str, list[str]]:
-    names = [name for name in vars(kind) if not name.startswith("_")]
-    return {name: [*inspect.signature(getattr(kind, name)).parameters] for name in names}
-
-
-def test_both_clients_have_the_same_methods() -> None:
-    assert public(Client) == public(AsyncClient)
-    assert len(public(Client)) > 20
+def test_the_methods_of_both_clients_are_described() -> None:
+    signature = inspect.signature(Client.export)
+    assert [*signature.parameters] == ["self", "id", "path", "format", "trial"]
+    assert "number of the trial; None: the winner" in (inspect.getdoc(AsyncClient.export) or "")
+    assert inspect.signature(AsyncClient.submit).parameters["trials"].default == 60
+    bound = Client("http://127.0.0.1:1", "tnr_a").export
+    assert [*inspect.signature(bound).parameters] == ["id", "path", "format", "trial"]
 
 
 def test_a_study_is_submitted_once(ada: Any, make_client: MakeClient, served: Served) -> None:

@@ -15,8 +15,7 @@ from storage.service.records import SubmissionState
 from tests.served import Served, context_at, listening, serving
 from tests.unit.client.conftest import MakeClient
 from tests.unit.client.test_lost_connections import AT, STUDY, TOKEN, URL, ok
-from tuner.client.async_client import AsyncClient
-from tuner.client.client import Client
+from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import PATIENT_WAITS_S, RefusedError
 from tuner.client.streams import EventPlace
 from tuner.errors import InfrastructureError
