@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tuner.cli.help import option
-from tuner.cli.options import Command, Insecure, parameters_of, set_parameters
+from tuner.cli.help import Command, option, parameters_of, set_parameters
+from tuner.cli.options import Insecure
 from tuner.errors import UserError
 from tuner.settings.declared import OUTPUT
 

@@ -5,17 +5,33 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from tuner.cli.options import Command, parameters_of, set_parameters
 from tuner.settings.declared import OUTPUT
 
 if TYPE_CHECKING:
     Rows = list[tuple[str, str]]
+
+Command = Callable[..., None]
+_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def parameters_of(command: Command) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a command by name, without `*` and `**`."""
+    found = inspect.signature(command, eval_str=True).parameters
+    return {name: each for name, each in found.items() if each.kind not in _VARIABLE}
+
+
+def set_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> None:
+    """Let a command, which takes keywords, show these parameters to typer."""
+    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(shown, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
+
 
 _NAMES_WIDTH = 28
 """Columns of the options' names from which their help begins on the next line."""

@@ -5,36 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
-from tuner.cli.help import flag, option
+from tuner.cli.help import Command, flag, option, parameters_of, set_parameters
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import with_feature
 from tuner.errors import SettingError, UserError, spelled
 from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
 from tuner.settings.study import StudySettings, SubmitSettings
-
-Command = Callable[..., None]
-_VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-
-
-def parameters_of(command: Command) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a command by name, without `*` and `**`."""
-    found = inspect.signature(command, eval_str=True).parameters
-    return {name: each for name, each in found.items() if each.kind not in _VARIABLE}
-
-
-def set_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> None:
-    """Let a command, which takes keywords, show these parameters to typer."""
-    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-    command.__signature__ = inspect.Signature(shown, return_annotation=None)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
-
 
 SERVER = "Server"
 
