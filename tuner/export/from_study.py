@@ -54,7 +54,13 @@ def serve_script_of(
     names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
     recorded = references(number, comparable, names, shown)
     sent = verification(
-        *(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine_of(premise)),
+        _client_model(premise),
+        workload,
+        recorded,
+        own,
+        premise.get("files", {}),
+        capacity,
+        engine_of(premise),
         tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
     )
     program = program_of(engine_of(premise), command_of(premise), outcome.argv)

@@ -258,7 +258,15 @@ def _send(
     files = _files(settings, index)
     url = f"{settings.url}/v1/completions"
     job = start_traffic(
-        *(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key()),
+        tools,
+        traffic,
+        index,
+        files,
+        url,
+        model,
+        tokenizer,
+        settings.limit_s,
+        server_key(),
         reuse_connections=not (settings.new_connections or isinstance(tools, TokenTools)),
     )
     try:

@@ -46,7 +46,9 @@ def window_of(workload: SingleWorkload) -> SingleWorkload | None:
         return warmup
     kinds = workload.sent_classes
     count = max(
-        *(REQUESTS, 2 * OF_EACH_CLASS * len(kinds), workload.users or 0),
+        REQUESTS,
+        2 * OF_EACH_CLASS * len(kinds),
+        workload.users or 0,
         math.ceil(SHARE * (workload.requests or 0)),
     )
     least = OF_EACH_CLASS / count * sum(each.weight for each in kinds.values())

@@ -199,11 +199,13 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        *(*_DEVICE, *_INTERCONNECT),
+        *_DEVICE,
+        *_INTERCONNECT,
         r"No package metadata was found for vllm",
         r"No module named 'vllm",
         r"Cannot assign requested address",
-        *(*_HUB, *_MODEL),
+        *_HUB,
+        *_MODEL,
     ),
     *rows(FailureKind.ENVIRONMENT_BROKEN, *_NETWORK, phases=STARTING),
     *rows(

@@ -191,8 +191,14 @@ class RunningServer(ABC):
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
         wait_ready(
-            *(self._process, HOST, self.port, self._model.served_name, self._limits.startup_s, cancelled),
-            *(self._classify, self.headers),
+            self._process,
+            HOST,
+            self.port,
+            self._model.served_name,
+            self._limits.startup_s,
+            cancelled,
+            self._classify,
+            self.headers,
             health_required=self.health_required,
         )
 
@@ -298,7 +304,15 @@ class RunningServer(ABC):
         url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
         model, tools = self._model, self._prompt_tools()
         job = start_traffic(
-            *(tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline, self._api_key),
+            tools,
+            traffic,
+            index,
+            files,
+            url,
+            model.served_name,
+            model.tokenizer,
+            deadline,
+            self._api_key,
             reuse_connections=self.reuse_connections,
             same_schedule=phase is Phase.WARMUP,
         )

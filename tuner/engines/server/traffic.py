@@ -245,7 +245,12 @@ def _planned_request(
     assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
     kind = traffic.classes[offered.name]
     return PlannedRequest(
-        *(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens),
+        offered.index,
+        offered.name,
+        offered.at_s,
+        prompt,
+        tokens,
+        max_tokens,
         priority=kind.priority,
         adapter=offered.adapter,
         json_schema=kind.json_schema,

@@ -148,7 +148,10 @@ COUNTERS = Counters(RETRACTED, CACHED_TOKENS, PROMPT_TOKENS, QUEUE_SUM, QUEUE_CO
 """A request that is retracted gives up its place and is computed again, as one that vLLM preempts."""
 
 STATE = StateMetrics(
-    *(RUNNING, WAITING, TOKEN_USAGE, RETRACTED),
+    RUNNING,
+    WAITING,
+    TOKEN_USAGE,
+    RETRACTED,
     (
         *(RUNNING, WAITING, TOKEN_USAGE, RETRACTED, CACHED_TOKENS, PROMPT_TOKENS),
         *(QUEUE_SUM, QUEUE_COUNT, ACCEPT_RATE, ACCEPT_LENGTH),

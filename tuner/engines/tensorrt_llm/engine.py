@@ -167,7 +167,10 @@ COUNTERS = Counters("", REUSED, _LOOKED_UP, QUEUE_SUM, QUEUE_COUNT, "", DRAFT_TO
 """Preempted requests are not counted, nor are drafts, only their tokens."""
 
 STATE = StateMetrics(
-    *(RUNNING, WAITING, KV_USAGE, None),
+    RUNNING,
+    WAITING,
+    KV_USAGE,
+    None,
     (RUNNING, WAITING, KV_USAGE, REUSED, MISSED, QUEUE_SUM, QUEUE_COUNT, DRAFT_TOKENS, ACCEPTED),
     page=PAGE,
 )
@@ -223,8 +226,14 @@ class TensorRtLlmServer(GeneratorServer):
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
         wait_ready(
-            *(self._process, HOST, self.port, listed_name(self._model.name), self._limits.startup_s, cancelled),
-            *(self._classify, self.headers),
+            self._process,
+            HOST,
+            self.port,
+            listed_name(self._model.name),
+            self._limits.startup_s,
+            cancelled,
+            self._classify,
+            self.headers,
         )
 
     def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
