@@ -8,9 +8,16 @@ metrics; a test compares it with this module.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from records.plugins import plugins, unusable
+
+GROUP = "tuner.metrics"
+"""The entry point group: each entry is a `Metric` with `of_requests`."""
 
 
 class Direction(StrEnum):
@@ -30,12 +37,15 @@ class Metric:
             currency for a million tokens, `J/tok` is joules per token.
         direction: which values are better.
         meaning: one sentence that says what is measured, and in which unit.
+        of_requests: computes it from the records of requests (`tuner.workloads.results.RequestRecord`) and the duration
+            in seconds, for all requests and for each class; None where it is absent. Metrics of the tuner have none.
     """
 
     name: str
     unit: str
     direction: Direction
     meaning: str
+    of_requests: Callable[[Sequence[Any], float | None], float | None] | None = None
 
 
 PERCENTILES = (50, 90, 95, 99)
@@ -169,28 +179,49 @@ def _latencies() -> Iterable[Metric]:
 
 
 METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_per_gpu(), *_costs(), *_latencies())}
-"""All metrics by name, without the prefixes that `metric` accepts."""
+"""The tuner's own metrics by name, without the prefixes that `metric` accepts."""
+
+
+@cache
+def registered() -> Mapping[str, Metric]:
+    """Return the metrics that installed packages add, by name; they need requests, as those of `TRAFFIC_ONLY` do.
+
+    Raises:
+        PluginError: for one that has no `of_requests`, an unknown unit, or a name with a dot or of another metric.
+    """
+    found: dict[str, Metric] = {}
+    units = {each.unit for each in METRICS.values()}
+    for entry, each in plugins(GROUP, Metric):
+        if each.of_requests is None:
+            raise unusable(entry, "has no `of_requests`")
+        if each.unit not in units:
+            raise unusable(entry, f"has the unit {each.unit!r}, and units are {', '.join(sorted(units))}")
+        if not each.name.isidentifier() or each.name in (*METRICS, *found):
+            raise unusable(entry, f"has the name {each.name!r}, which is taken or no identifier")
+        found[each.name] = each
+    return found
 
 
 def metric(name: str) -> Metric:
     """Return the metric called `name`.
 
     Args:
-        name: a name of `METRICS`, or one with a prefix. `CLASS.name` covers one request class, `WORKLOAD.name` one
-            workload of a suite. `worst.name` is the value of the request class that has the worst one. `client.name`
-            is a latency from when a request was sent, instead of from when it was due.
+        name: a name of `METRICS` or `registered`, or one with a prefix. `CLASS.name` covers one request class,
+            `WORKLOAD.name` one workload of a suite. `worst.name` is the value of the request class that has the worst
+            one. `client.name` is a latency from when a request was sent, instead of from when it was due.
 
     Raises:
         KeyError: if there is no such metric. The message lists similar names.
     """
     prefix, dot, base = name.rpartition(".")
-    if dot and prefix and base in METRICS:
-        unprefixed = METRICS[base]
+    known = METRICS if base in METRICS else {**METRICS, **registered()}
+    if dot and prefix and base in known:
+        unprefixed = known[base]
         return Metric(name, unprefixed.unit, unprefixed.direction, f"For {_scope(prefix)}: {unprefixed.meaning}")
-    if name in METRICS:
-        return METRICS[name]
-    near = difflib.get_close_matches(name, METRICS, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else f"; metrics: {', '.join(METRICS)}"
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else f"; metrics: {', '.join(known)}"
     raise KeyError(f"no metric is called {name!r}{hint}")
 
 

@@ -70,6 +70,7 @@ OTHER_PROGRAMS = {
     "tuner.quality.harness": "starts lm_eval with its own options",
     "tuner.quality.examiner": "writes the command that checks the answers into a script",
     "tuner.export.verification": "writes a command that starts `tuner load` from a script",
+    "tuner.testing.exporter": "has the command line of tuner-vllm-instances",
     "tuner.use_cases.report.page": "writes the command that exports the script into a page",
 }
 

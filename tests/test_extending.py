@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from records.trials import FailureKind, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import Engine
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop

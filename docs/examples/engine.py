@@ -1,6 +1,6 @@
 """An engine for a toy server: started as a program, measured over HTTP, stopped with everything that it started.
 
-`ToyEngine` implements `tuner.engines.base.Engine` and passes `tests/contracts/engine_contract.py`. The server itself is
+`ToyEngine` implements `tuner.engines.base.Engine` and passes `tuner/testing/engine.py`. The server itself is
 this file run as a program:
 
     python docs/examples/engine.py --port 8000 --model toy --batch 8 --ms-per-token 1

@@ -7,13 +7,6 @@ from collections.abc import Sequence
 from records.metrics import Direction, Metric
 from tuner.workloads.results import RequestRecord
 
-INPUT_THROUGHPUT = Metric(
-    "input_throughput",
-    "tok/s",
-    Direction.MAXIMIZE,
-    "Input tokens of completed requests divided by the duration of the benchmark, in tokens per second.",
-)
-
 
 def input_throughput(records: Sequence[RequestRecord], duration_s: float | None) -> float | None:
     """Return input tokens of completed requests per second; None if the duration or a token count is absent."""
@@ -21,3 +14,12 @@ def input_throughput(records: Sequence[RequestRecord], duration_s: float | None)
     if not duration_s or not tokens or None in tokens:
         return None
     return sum(count for count in tokens if count is not None) / duration_s
+
+
+INPUT_THROUGHPUT = Metric(
+    "input_throughput",
+    "tok/s",
+    Direction.MAXIMIZE,
+    "Input tokens of completed requests divided by the duration of the benchmark, in tokens per second.",
+    input_throughput,
+)

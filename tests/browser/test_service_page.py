@@ -17,7 +17,7 @@ from storage.service.store import open_service_store
 from tests.browser.chromium import browser
 from tests.browser.page_walk import LONG_MS, Walk, walk
 from tests.service.running import Service, running_service, start_service
-from tuner.export.formats.registry import NAMES
+from tuner.export.formats.registry import names
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -151,7 +151,7 @@ def take_away(person: Walk, name: str) -> None:
     """Save every export, and open the report."""
     page = person.page
     person.go(f"study/{name}")
-    for form in NAMES:
+    for form in names():
         page.select_option("[name=format]", form)
         with page.expect_download() as saved:
             page.click("button:text-is('export')")

@@ -19,7 +19,7 @@ from records.trials import Provenance, StudyRecord
 from storage import open_store
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
-from tuner.export.formats.registry import NAMES
+from tuner.export.formats.registry import names
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
 FAILING = '{"speculative": "off", "max_num_seqs": 32}'
@@ -142,7 +142,7 @@ def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) ->
     assert (study.folder / "best_serve.sh").is_file()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "kserve"])
+@pytest.mark.parametrize("name", [name for name in names() if name != "kserve"])
 def test_export_writes_every_format(study: Study, tmp_path: Path, name: str) -> None:
     chosen = tmp_path / "server.yaml"
     printed = run_here(study.folder, "export", "--trial", "1", "--format", name, "-o", str(chosen))

@@ -19,11 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contracts.format_contract import deployment
 from tests.unit.export.formats.test_systemd import dumped, expanded, unquoted
 from tuner.export.deployment import Deployment
 from tuner.export.formats.ray_serve import engine_kwargs
 from tuner.export.formats.registry import FORMATS, write_deployment
+from tuner.testing.exporter import deployment
 
 READY_S = 300.0
 STOP_S = 60.0

@@ -107,6 +107,7 @@ def main() -> None:
 
 def _explain(error: Exception) -> int:
     """Print one line about an error and return the exit code."""
+    from records.plugins import PluginError
     from search_spaces.errors import SpaceError
     from storage.errors import StorageError, StorageUnavailable, WaitInterrupted, database_reason
 
@@ -122,7 +123,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, TunerError):
         _say(error.message(option_of, " ") if isinstance(error, SettingError) else str(error))
         return error.exit_code
-    if isinstance(error, SpaceError | StorageError):
+    if isinstance(error, SpaceError | StorageError | PluginError):
         _say(str(error))
         if isinstance(error, WaitInterrupted):
             return EXIT_INTERRUPTED

@@ -1,7 +1,7 @@
 """The interface of engines: identify the installation, check a configuration, start a server and stop it.
 
 An engine is a program that serves one model over the OpenAI HTTP API: `tuner.engines.vllm`, or its simulation,
-`tuner.engines.simulator`. Implementations pass `tests/contracts/engine_contract.py`.
+`tuner.engines.simulator`. Implementations pass `tuner/testing/engine.py`.
 """
 
 from __future__ import annotations

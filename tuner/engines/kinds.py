@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
 
+from records.plugins import plugins, unusable
 from tuner.engines.kind import EngineKind, Feature
 from tuner.engines.llama_cpp.kind import LLAMA_CPP
 from tuner.engines.openai.kind import OPENAI
 from tuner.engines.sglang.kind import SGLANG
 from tuner.engines.tensorrt_llm.kind import TENSORRT_LLM
 from tuner.engines.vllm.kind import VLLM
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError
 
 GROUP = "tuner.engines"
 """The entry point group: each entry is an `EngineKind`."""
@@ -28,17 +28,12 @@ def kinds() -> dict[str, EngineKind]:
     """Return every engine that can be measured, by its name.
 
     Raises:
-        UserError: for a registered engine that cannot be loaded, or has the name of another one.
+        PluginError: for a registered engine that cannot be loaded, or has the name of another one.
     """
     found = {each.name: each for each in (VLLM, LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM)}
-    for entry in entry_points(group=GROUP):
-        try:
-            kind: EngineKind = entry.load()
-        except (ImportError, AttributeError) as error:
-            rule = f"the engine {entry.name!r} cannot be loaded from {entry.value} ({error})"
-            raise UserError(f"{rule}; update its package, or remove it") from None
+    for entry, kind in plugins(GROUP, EngineKind):
         if kind.name in found:
-            raise UserError(f"two engines have the name {kind.name!r}; remove the package that registers {entry.value}")
+            raise unusable(entry, f"has the name of another engine, {kind.name!r}")
         found[kind.name] = kind
     return found
 

@@ -17,7 +17,7 @@ from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
-from tuner.export.serve_script import ServeScript
+from tuner.export.serve_script import ServeScript, Verification
 from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
 from tuner.quality.examiner import changed_answers, check_command, checked_answers, line_of
@@ -53,16 +53,7 @@ def serve_script_of(
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
     recorded = references(number, comparable, names, shown)
-    sent = verification(
-        _client_model(premise),
-        workload,
-        recorded,
-        own,
-        premise.get("files", {}),
-        capacity,
-        engine_of(premise),
-        tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
-    )
+    sent = _sent(premise, workload, recorded, own, capacity=capacity)
     program = program_of(engine_of(premise), command_of(premise), outcome.argv)
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
     return ServeScript(
@@ -90,6 +81,27 @@ def serve_script_of(
         program=program,
         folder=study.facts.get("folder"),
         gpus=int(study.facts.get("gpus", 1)),
+    )
+
+
+def _sent(
+    premise: Mapping[str, Any],
+    workload: Workload,
+    recorded: Mapping[str, Reference],
+    own: Sequence[TrialOutcome],
+    *,
+    capacity: bool,
+) -> Verification:
+    """Return what the script sends to verify its server."""
+    return verification(
+        _client_model(premise),
+        workload,
+        recorded,
+        own,
+        premise.get("files", {}),
+        capacity,
+        engine_of(premise),
+        tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
     )
 
 

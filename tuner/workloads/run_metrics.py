@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from records.metrics import Direction, metric
+from records.metrics import Direction, metric, registered
 from records.trials import Repeat
 from tuner.workloads.results import RequestRecord, RequestStatistics, RunSummary, sum_of, summarise_run
 from tuner.workloads.traffic import Traffic
@@ -50,6 +50,7 @@ def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord])
         "output_goodput": rate(good_answers),
         "total_token_goodput": rate(_total(statistics.good_input_tokens, good_answers)),
         **statistics.latencies,
+        **{name: each.of_requests(records, duration) for name, each in registered().items() if each.of_requests},
     }
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from search_spaces import hardware_named
-from tests.contracts.engine_contract import EngineContract
 from tests.fakes.stub_engine import StubEngine
 from tests.unit.engines.simulator.test_engine import NO_CACHE, spec
 from tuner.engines.factory import SeveralEngines
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.specs import TrialSpec
+from tuner.testing.engine import EngineContract
 
 
 def named(trial: TrialSpec, engine: str | None) -> TrialSpec:

@@ -1,7 +1,7 @@
 import pytest
 
-from tests.contracts.format_contract import deployment
 from tuner.export.deployment import Argument, arguments_of
+from tuner.testing.exporter import deployment
 
 
 def test_words_are_grouped_as_argparse_does() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.export.test_serve_script import a_script
 from tuner.engines.command_line import program_of
 from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.export.deployment import Deployment
@@ -26,6 +25,7 @@ from tuner.export.render import write_serve_script
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.specs import ModelRef
+from tuner.testing.exporter import a_script
 from tuner.workloads.spec import ClosedLoop
 
 MODEL = "/models/a model"

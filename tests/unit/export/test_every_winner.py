@@ -19,7 +19,6 @@ import yaml
 
 from search_spaces.render import gpus_of, instances_of, without_instances
 from search_spaces.schema import VLLM
-from tests.contracts.format_contract import FormatContract, Started
 from tests.contracts.space_contract import recorded_flags
 from tests.programs import needed
 from tests.unit.export.formats import (
@@ -38,6 +37,7 @@ from tuner.export.deployment import arguments_of
 from tuner.export.formats.ray_serve import SERVE_ONLY
 from tuner.export.formats.registry import FORMATS, SCRIPT, default_file, write_deployment
 from tuner.export.render import write_serve_script
+from tuner.testing.exporter import FormatContract, Started
 
 NEWEST = test_kubernetes.VERSIONS[-1:]
 FEW, MANY = 3, 200

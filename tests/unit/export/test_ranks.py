@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.format_contract import deployment
-from tests.unit.export.test_serve_script import a_script, run, started_with
+from tests.unit.export.test_serve_script import run, started_with
 from tuner.errors import SettingError
 from tuner.export.formats.registry import FORMATS, write_deployment
+from tuner.testing.exporter import a_script, deployment
 
 RANKED = (
     *("--pipeline-parallel-size", "2", "--nnodes", "2", "--node-rank", "0"),

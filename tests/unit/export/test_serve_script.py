@@ -2,8 +2,6 @@ import json
 import os
 import stat
 import subprocess
-from dataclasses import fields, replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -15,15 +13,8 @@ from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import render_serve_script, write_serve_script
 from tuner.export.serve_script import ServeScript, without_trial_settings
-from tuner.export.verification import Verification
-from tuner.scoring.goals import parse_slo
+from tuner.testing.exporter import NASTY, a_script
 
-BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
-NASTY = (
-    "two words", "it's", 'say "hi"', "line\nbreak", "$(touch pwned)", "`touch pwned`", "; touch pwned #", "${HOME}",
-    "-", "--flag", "a=b", "a,b", "*", "~", "!!", "\\", "'", "", "\r", "\x01\x7f", "ünïcode “quotes”", "@@BENCH@@",
-    "# shellcheck disable=SC9999", "\u2028touch pwned", "[0]=x", "{a,b}", "&", "\tTab", "nbsp\u00a0",
-)  # fmt: skip
 WORDS = st.one_of(st.sampled_from(NASTY), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
 STUB = """#!/bin/sh
 if [ "$1" = --version ]; then echo 0.32.0; exit; fi
@@ -31,36 +22,6 @@ printf '%s\\0' "$@" >"$RECORD/argv"
 cat /proc/$$/environ >"$RECORD/env"
 """
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-SENT = Verification(
-    bench_argv=("bench", "serve", "--base-url", BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
-    reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
-)
-SENT_FIELDS = {each.name for each in fields(Verification)}
-
-
-def a_script(**changes: object) -> ServeScript:
-    """Return a script; the changes are fields of it or of its verification."""
-    sent = {name: changes.pop(name) for name in SENT_FIELDS & changes.keys()}
-    script = ServeScript(
-        study="demo",
-        trial=12,
-        model="org/model",
-        served_name="org/model",
-        argv=("--max-num-seqs", "64", "--enforce-eager"),
-        environment={"VLLM_MARLIN_INPUT_DTYPE": "fp8"},
-        vllm_version="0.32.0",
-        device="Tesla T4",
-        date=date(2026, 11, 20),
-        provenance=Provenance.MEASURED,
-        numbers=(("output throughput", "4300 tok/s"),),
-        slos=(parse_slo("p99_tpot_ms<50"),),
-        verdict="beats the defaults by 29 %",
-        verification=replace(SENT, **sent),  # type: ignore[arg-type]
-        executable="/opt/vllm/bin/vllm",
-    )
-    return replace(script, **changes)  # type: ignore[arg-type]
 
 
 def run(script: ServeScript, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

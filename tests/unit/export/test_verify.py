@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from tests.fakes import install_fake_vllm
-from tests.unit.export.test_serve_script import a_script
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
 from tuner.export.references import INCONCLUSIVE, Reference
 from tuner.export.render import write_serve_script
 from tuner.export.serve_script import ServeScript
 from tuner.scoring.goals import parse_slo
+from tuner.testing.exporter import a_script
 
 CLIENT = (
     "--backend", "openai", "--base-url", f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1", "--endpoint", "/completions",

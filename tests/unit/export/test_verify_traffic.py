@@ -18,7 +18,6 @@ import pytest
 from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
-from tests.unit.export.test_serve_script import a_script
 from tests.unit.export.test_verify import idle, marked, signalled
 from tests.unit.processes.started import until
 from tuner.export.references import Reference
@@ -27,6 +26,7 @@ from tuner.export.serve_script import ServeScript
 from tuner.export.verification import carry_traffic, verification
 from tuner.scoring.goals import parse_slo
 from tuner.specs import ModelRef
+from tuner.testing.exporter import a_script
 from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic, load_traffic
 

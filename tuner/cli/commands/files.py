@@ -47,11 +47,11 @@ def export(
 
     tuner export --format kubernetes -o server.yaml
     """
-    from tuner.export.formats.registry import FORMATS
+    from tuner.export.formats.registry import formats
     from tuner.use_cases.files import export as write_export
 
     first, *others = write_export(study, trial, output, storage, form)
-    what = FORMATS[form].what if form in FORMATS else "a bash script"
+    what = formats()[form].what if form in formats() else "a bash script"
     print(f"wrote {first}, {what}" + "".join(f", and {each}" for each in others))
 
 

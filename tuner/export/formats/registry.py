@@ -1,11 +1,13 @@
-"""The deployment formats by name: how each is written, and the name of its file."""
+"""The deployment formats by name: those of the tuner, and those that packages register as `tuner.exporters`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from records.plugins import plugins, unusable
 from search_spaces.schema import VLLM
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -13,6 +15,9 @@ from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve
 from tuner.export.formats.document import File
 from tuner.files import write_output
 from tuner.settings.study import SCRIPT_FILE
+
+GROUP = "tuner.exporters"
+"""The entry point group: each entry is a `Format`, and its name is that of `tuner export --format`."""
 
 SCRIPT = "script"
 """The format of `best_serve.sh`, which can also verify its server; `tuner.export.render` writes it."""
@@ -44,7 +49,26 @@ FORMATS = {
     "ray-serve": Format(ray_serve.render, "ray_serve.yaml", "a Ray Serve configuration"),
     "systemd": Format(systemd.render, "vllm-server.service", "a systemd unit", any_engine=True),
 }
-NAMES = (SCRIPT, *FORMATS)
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """Return every format beside the script by its name.
+
+    Raises:
+        PluginError: for a registered format that cannot be loaded, or has the name of another one.
+    """
+    found = dict(FORMATS)
+    for entry, each in plugins(GROUP, Format):
+        if entry.name in (SCRIPT, *found):
+            raise unusable(entry, "has the name of another format")
+        found[entry.name] = each
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """Return what `tuner export --format` takes."""
+    return (SCRIPT, *formats())
 
 
 def format_named(name: str) -> Format | None:
@@ -53,9 +77,9 @@ def format_named(name: str) -> Format | None:
     Raises:
         SettingError: for an unknown name.
     """
-    if name not in NAMES:
-        raise SettingError("format", name, f"the formats are {', '.join(NAMES)}", "choose one")
-    return FORMATS.get(name)
+    if name not in names():
+        raise SettingError("format", name, f"the formats are {', '.join(names())}", "choose one")
+    return formats().get(name)
 
 
 def default_file(name: str) -> Path:
@@ -85,7 +109,7 @@ def write_deployment(
     """
     program = deployment.script.program
     if not chosen.any_engine and program.kind != VLLM:
-        able = ", ".join([SCRIPT, *(name for name, each in FORMATS.items() if each.any_engine)])
+        able = ", ".join([SCRIPT, *(name for name, each in formats().items() if each.any_engine)])
         rule = f"{chosen.what}: for vLLM's servers only, and the study ran {program.engine}"
         raise SettingError("format", None, rule, f"choose one of {able}")
     if deployment.script.nodes > 1:

@@ -9,7 +9,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from records.metrics import COSTS, ENERGY, OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY, Direction, metric
+from records.metrics import (
+    COSTS,
+    ENERGY,
+    OF_WHOLE_GPU,
+    PER_GPU,
+    TOKEN_GOODPUTS,
+    TRAFFIC_ONLY,
+    Direction,
+    metric,
+    registered,
+)
 from records.trials import Provenance
 from search_spaces import HardwareProfile, Price, list_price
 from search_spaces.schema import VLLM
@@ -167,7 +177,7 @@ def _check_measured(field: str, name: str, workload: Workload) -> None:
     """Refuse a metric that this workload does not have."""
     prefix, _, base = name.rpartition(".")
     if isinstance(workload, ClosedLoop):
-        if prefix or base in TRAFFIC_ONLY:
+        if prefix or base in TRAFFIC_ONLY or base in registered():
             remedy = "give traffic by {workload}, or a preset with request classes"
             raise SettingError(field, name, "this metric needs traffic", remedy)
         return

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from records.trials import FailureKind, Phase, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.llama_cpp.engine import LlamaCppEngine, LlamaCppServer
@@ -26,6 +25,7 @@ from tuner.loadgen.result import read_records
 from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords, reap_orphans
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.workloads.request_class import RequestClass
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from records.trials import FailureKind, Phase, ServerFacts, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tests.gguf_model import write_model
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -22,6 +21,7 @@ from tuner.errors import SettingError, TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()

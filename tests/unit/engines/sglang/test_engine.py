@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from records.trials import FailureKind, Phase, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.server import program_engine
@@ -25,6 +24,7 @@ from tuner.loadgen.result import read_records
 from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()

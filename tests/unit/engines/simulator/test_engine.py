@@ -13,7 +13,6 @@ import pytest
 
 from records.trials import Culprit, FailureKind, Phase, Provenance, TrialKind
 from search_spaces import hardware_named
-from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -21,6 +20,7 @@ from tuner.engines.server.failures import classify
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, SingleWorkload

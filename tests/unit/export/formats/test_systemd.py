@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from tests.contracts.format_contract import EXAMPLES, TEXTS, FormatContract, Started, deployment
 from tests.programs import needed
 from tuner.errors import SettingError
+from tuner.testing.exporter import EXAMPLES, TEXTS, FormatContract, Started, deployment
 
 _COMMAND = re.compile(r"^\t+Command Line: (.*)$", re.MULTILINE)
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|([^ ]+)')

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from search_spaces.argv import VLLM_NAMES
-from tests.contracts.format_contract import FormatContract, Started, deployment
 from tests.unit.export.formats.readers import documents, loaded_config, run_line
 from tuner.errors import SettingError
 from tuner.export.deployment import arguments_of
+from tuner.testing.exporter import FormatContract, Started, deployment
 
 
 class TestVllmConfig(FormatContract):

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from dashboards.plots import traffic
-from records.metrics import METRICS
+from records.metrics import METRICS, registered
 from search_spaces import known_hardware, known_models, list_price
 from tuner.errors import SettingError
-from tuner.export.formats.registry import NAMES
+from tuner.export.formats.registry import names
 from tuner.service.asked.check import check_asked
 from tuner.service.asked.contents import files_of, read_only
 from tuner.service.asked.settings import FILES, described, read_settings, schema
@@ -82,6 +82,7 @@ def presets(who: Known) -> list[dict[str, Any]]:
 def catalogue(who: Known, context: Context) -> dict[str, Any]:
     """Return what can be chosen: settings, devices and webhooks, cards and models to simulate, metrics, charts."""
     cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
+    measured = {**METRICS, **registered()}
     return {
         "kinds": {kind: len(names) for kind, names in context.devices.items()},
         "cards": [
@@ -89,9 +90,9 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
             for card, price in cards
         ],
         "models": sorted(known_models()),
-        "metrics": {name: {"unit": each.unit, "direction": each.direction.value} for name, each in METRICS.items()},
+        "metrics": {name: {"unit": each.unit, "direction": each.direction.value} for name, each in measured.items()},
         "charts": list(CAPTIONS),
-        "formats": list(NAMES),
+        "formats": list(names()),
         "webhooks": sorted(context.webhooks.by_name),
         "settings": [{**each, "predicted": each["name"] in PREDICTED} for each in described()],
     }

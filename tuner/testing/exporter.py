@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,24 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from records.trials import Provenance
-from tests.unit.export.test_serve_script import NASTY, a_script
 from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File
-from tuner.export.formats.registry import FORMATS, write_deployment
+from tuner.export.formats.registry import formats, write_deployment
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
+from tuner.export.references import Reference
+from tuner.export.serve_script import ServeScript, Verification
+from tuner.scoring.goals import parse_slo
+
+BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
+
+NASTY = (
+    "two words", "it's", 'say "hi"', "line\nbreak", "$(touch pwned)", "`touch pwned`", "; touch pwned #", "${HOME}",
+    "-", "--flag", "a=b", "a,b", "*", "~", "!!", "\\", "'", "", "\r", "\x01\x7f", "ünïcode “quotes”", "@@BENCH@@",
+    "# shellcheck disable=SC9999", "\u2028touch pwned", "[0]=x", "{a,b}", "&", "\tTab", "nbsp\u00a0",
+)  # fmt: skip
+"""Words that a shell reads as something else."""
 
 ODD = (
     *NASTY,
@@ -43,6 +56,36 @@ EXAMPLES = settings(
     # A failing example of one format is tried on the others, too, which is welcome. A busy machine makes texts slowly.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
 )
+
+
+SENT = Verification(
+    bench_argv=("bench", "serve", "--base-url", BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
+    reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+)
+SENT_FIELDS = {each.name for each in fields(Verification)}
+
+
+def a_script(**changes: object) -> ServeScript:
+    """Return a script; the changes are fields of it or of its verification."""
+    sent = {name: changes.pop(name) for name in SENT_FIELDS & changes.keys()}
+    script = ServeScript(
+        study="demo",
+        trial=12,
+        model="org/model",
+        served_name="org/model",
+        argv=("--max-num-seqs", "64", "--enforce-eager"),
+        environment={"VLLM_MARLIN_INPUT_DTYPE": "fp8"},
+        vllm_version="0.32.0",
+        device="Tesla T4",
+        date=date(2026, 11, 20),
+        provenance=Provenance.MEASURED,
+        numbers=(("output throughput", "4300 tok/s"),),
+        slos=(parse_slo("p99_tpot_ms<50"),),
+        verdict="beats the defaults by 29 %",
+        verification=replace(SENT, **sent),  # type: ignore[arg-type]
+        executable="/opt/vllm/bin/vllm",
+    )
+    return replace(script, **changes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -101,13 +144,13 @@ class FormatContract:
         return words
 
     def write(self, folder: Path, made: Deployment) -> Path:
-        return write_deployment(FORMATS[self.name], made, folder / FORMATS[self.name].file)[0]
+        return write_deployment(formats()[self.name], made, folder / formats()[self.name].file)[0]
 
     def text(self, folder: Path, made: Deployment) -> str:
         return self.write(folder, made).read_text(encoding="utf-8")
 
     def files(self, made: Deployment) -> tuple[File, ...]:
-        return FORMATS[self.name].render(made, "server")
+        return formats()[self.name].render(made, "server")
 
     def expected(self, made: Deployment, words: tuple[str, ...]) -> Any:
         named = () if made.served_name == made.model else ("--served-model-name", made.served_name)
@@ -199,7 +242,7 @@ class FormatContract:
 
     def test_instances_that_shared_a_gpu_are_refused_unless_a_launcher_starts_them(self, tmp_path: Path) -> None:
         made = instances(2, gpus=1)
-        if FORMATS[self.name].any_engine:
+        if formats()[self.name].any_engine:
             assert "tuner-vllm-instances serve" in self.text(tmp_path, made)
             return
         with pytest.raises(SettingError, match=r"shared 1 GPU;|the flags of one server"):
