@@ -24,7 +24,11 @@ LONGEST_REGEX = 1000
 """Most characters of a regular expression."""
 
 REGEX_S = 1.0
-"""Seconds of the processor that a regular expression may need for one answer."""
+"""Seconds of the processor that a regular expression may need for one answer.
+
+`(a+)+b` needs exponential time for some answers. RE2 is linear for one match, but not for the last of all matches, and
+its `\\w` knows ASCII only.
+"""
 
 _SPARE_TOKENS = 8
 _REMEDY = 'write lines such as {"prompt": "2+2=", "answer": "4"}'

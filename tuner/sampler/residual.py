@@ -1,4 +1,7 @@
-"""`ResidualSampler`, an Optuna sampler: Bayesian optimisation with a prior mean, constraints and failures."""
+"""`ResidualSampler`, an Optuna sampler: Bayesian optimisation with a prior mean, constraints and failures.
+
+Candidates that are too risky or break a rule count in the maximum, so a search stops late rather than early.
+"""
 
 from __future__ import annotations
 
