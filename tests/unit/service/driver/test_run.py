@@ -14,18 +14,21 @@ from records.trials import Culprit
 from storage import normalise_url
 from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tests.cli.conftest import NoMlflow
 from tests.unit.storage.test_locks import another_process
 from tuner.cancellation import Wishes
 from tuner.service.driver import run
 from tuner.service.driver.job import Job
 from tuner.service.driver.run import Ending, Heartbeat, run_submission, this_driver
+from tuner.use_cases import optimize as optimize_run
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ID = "s"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ServiceStore]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceStore]:
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
     with closing(open_service_store(normalise_url(str(tmp_path / "t.db")))) as store:
         yield store
 
@@ -41,14 +44,11 @@ def started(store: ServiceStore, settings: dict[str, object]) -> tuple[Submissio
 
 
 def run_it(store: ServiceStore, folder: Path, **settings: object) -> Ending:
-    submission, driver = started(store, {"engine": "simulated", "trials": 3, "reduce": False, **settings})
+    submission, driver = started(
+        store, {"engine": "simulated", "trials": 1, "num_prompts": 8, "reduce": False, **settings}
+    )
     job = Job(normalise_url(str(folder / "t.db")), ID, 1, folder)
     return run_submission(job, submission, store, driver, Wishes())
-
-
-def test_a_study_that_ends(store: ServiceStore, tmp_path: Path) -> None:
-    ending = run_it(store, tmp_path)
-    assert (ending.state, ending.culprit) == (SubmissionState.DONE, None)
 
 
 def test_a_study_that_another_process_runs_fails_by_the_infrastructure(
@@ -64,7 +64,8 @@ def test_a_study_that_another_process_runs_fails_by_the_infrastructure(
 def test_a_study_waits_for_a_predecessor_that_ends(store: ServiceStore, tmp_path: Path) -> None:
     with another_process(normalise_url(str(tmp_path / "t.db"))) as process:
         threading.Timer(0.3, process.kill).start()
-        assert run_it(store, tmp_path).state is SubmissionState.DONE
+        ending = run_it(store, tmp_path)
+    assert (ending.state, ending.culprit) == (SubmissionState.DONE, None)
 
 
 def test_a_space_that_is_not_valid_is_a_configuration(store: ServiceStore, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -116,19 +117,13 @@ def within_quotas(view: QueueView, decisions: Decisions, submission: Waiting, mo
     return share.gpu_hours_a_week is None or need_s <= share.gpu_hours_a_week * HOUR_S - ROUNDING_S
 
 
-@ANY_PACE
-@given(views())
-def test_each_submission_starts_or_has_a_reason(view: QueueView) -> None:
-    decisions = decide(view)
+def each_submission_starts_or_has_a_reason(view: QueueView, decisions: Decisions) -> None:
     started = [start.id for start in decisions.starts]
     assert sorted([*started, *decisions.waits]) == sorted(submission.id for submission in view.waiting)
     assert all(decisions.waits.values())
 
 
-@ANY_PACE
-@given(views())
-def test_a_start_gets_free_devices_of_its_kind_as_many_as_it_asks(view: QueueView) -> None:
-    decisions = decide(view)
+def a_start_gets_free_devices_of_its_kind_as_many_as_it_asks(view: QueueView, decisions: Decisions) -> None:
     given_away = [device for start in decisions.starts for device in start.devices]
     busy = [device for run in view.running for device in run.devices]
     assert len({*given_away, *busy}) == len(given_away) + len(busy)
@@ -138,10 +133,7 @@ def test_a_start_gets_free_devices_of_its_kind_as_many_as_it_asks(view: QueueVie
         assert set(start.devices) <= set(view.devices[submission.kind])
 
 
-@ANY_PACE
-@given(views())
-def test_quotas_hold_after_the_starts(view: QueueView) -> None:
-    decisions = decide(view)
+def quotas_hold_after_the_starts(view: QueueView, decisions: Decisions) -> None:
     for owner in {by_id(view)[start.id].owner for start in decisions.starts}:
         share = view.owners.get(owner, OwnerShare())
         assert share.most_gpus is None or held(view, decisions)[owner] <= share.most_gpus
@@ -149,10 +141,7 @@ def test_quotas_hold_after_the_starts(view: QueueView) -> None:
         assert share.gpu_hours_a_week is None or end_s <= share.gpu_hours_a_week * HOUR_S + ROUNDING_S
 
 
-@ANY_PACE
-@given(views())
-def test_the_week_is_not_exceeded_by_studies_that_are_not_asked(view: QueueView) -> None:
-    decisions = decide(view)
+def the_week_is_not_exceeded_by_studies_that_are_not_asked(view: QueueView, decisions: Decisions) -> None:
     for run in view.running:
         share = view.owners.get(run.owner, OwnerShare())
         end_s = share.week_s + sum(len(r.devices) * r.trial_s for r in view.running if r.owner == run.owner)
@@ -160,9 +149,7 @@ def test_the_week_is_not_exceeded_by_studies_that_are_not_asked(view: QueueView)
             assert run.leaving or run.id in decisions.yields
 
 
-@ANY_PACE
-@given(views())
-def test_no_device_stays_free_that_a_waiting_submission_could_use(view: QueueView) -> None:
+def no_device_stays_free_that_a_waiting_submission_could_use(view: QueueView) -> None:
     """Nothing is kept here: no submission is overdue, and no device is about to come free."""
     waiting = tuple(replace(each, queued_s=NOW_S - MOST_PASSED_S + 1) for each in view.waiting)
     running = tuple(replace(run, leaving=False) for run in view.running)
@@ -184,10 +171,7 @@ def test_no_device_stays_free_that_a_waiting_submission_could_use(view: QueueVie
                 assert not within_quotas(view, decisions, submission, 1)
 
 
-@ANY_PACE
-@given(views())
-def test_only_studies_that_may_be_asked_yield(view: QueueView) -> None:
-    decisions = decide(view)
+def only_studies_that_may_be_asked_yield(view: QueueView, decisions: Decisions) -> None:
     running = {run.id: run for run in view.running}
     assert len(set(decisions.yields)) == len(decisions.yields)
     limited = {name for name, share in view.owners.items() if share.gpu_hours_a_week or share.most_gpus}
@@ -201,15 +185,26 @@ def test_only_studies_that_may_be_asked_yield(view: QueueView) -> None:
             assert any(each.kind == run.kind and each.owner != run.owner for each in view.waiting)
 
 
-@ANY_PACE
-@given(views(), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(view: QueueView, random: object) -> None:
+def order_of_the_input_does_not_matter(view: QueueView, decisions: Decisions, random: Random) -> None:
     waiting, running = list(view.waiting), list(view.running)
-    random.shuffle(waiting)  # type: ignore[attr-defined]
-    random.shuffle(running)  # type: ignore[attr-defined]
+    random.shuffle(waiting)
+    random.shuffle(running)
     owners = dict(reversed(list(view.owners.items())))
     again = replace(view, waiting=tuple(waiting), running=tuple(running), owners=owners)
-    assert decide(again) == decide(view)
+    assert decide(again) == decisions
+
+
+@ANY_PACE
+@given(views(), st.randoms(use_true_random=False))
+def test_what_holds_for_every_view(view: QueueView, random: Random) -> None:
+    decisions = decide(view)
+    each_submission_starts_or_has_a_reason(view, decisions)
+    a_start_gets_free_devices_of_its_kind_as_many_as_it_asks(view, decisions)
+    quotas_hold_after_the_starts(view, decisions)
+    the_week_is_not_exceeded_by_studies_that_are_not_asked(view, decisions)
+    no_device_stays_free_that_a_waiting_submission_could_use(view)
+    only_studies_that_may_be_asked_yield(view, decisions)
+    order_of_the_input_does_not_matter(view, decisions, random)
 
 
 @ANY_PACE
