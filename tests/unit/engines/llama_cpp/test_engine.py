@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from records.trials import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase
+from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.llama_cpp.engine import LlamaCppEngine, LlamaCppServer
+from tuner.engines.llama_cpp.engine import LlamaCppEngine
 from tuner.engines.server import traffic as traffic_module
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords, reap_orphans
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.testing.engine import EngineContract
 from tuner.workloads.request_class import RequestClass
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
 pytestmark = pytest.mark.program("libgomp1")
 
-NEVER = threading.Event()
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=16, input_len=24, output_len=8)
 FLAGS = ("--threads", "1", "--parallel", "4", "--ctx-size", "1024")
 """Four slots of 256 tokens each, the least that llama.cpp gives a slot."""
 
@@ -49,25 +41,13 @@ def engine(tmp_path: Path) -> Iterator[LlamaCppEngine]:
 @pytest.fixture
 def good_spec(gguf: Path, tmp_path: Path) -> TrialSpec:
     model = ModelRef(str(gguf), str(gguf), "made model")
-    launch = LaunchSpec(model, FLAGS, ("--temp", "1"), {"LLAMA_ARG_POLL": "0"})
-    return TrialSpec("study", 0, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, tmp_path / "artifacts")
+    launch = LaunchSpec(model, FLAGS, ("--temp", "1"), {"LLAMA_ARG_POLL": "0", "MADE": "1"})
+    return trial_of(launch, tmp_path)
 
 
-def with_flags(spec: TrialSpec, *argv: str) -> TrialSpec:
-    return replace(spec, launch=replace(spec.launch, argv=argv))
+class TestContract(ProgramEngineContract):
+    dropped = ("LLAMA_ARG_CTX_SIZE", "GGML_VK_VISIBLE_DEVICES")
 
-
-@contextlib.contextmanager
-def started(engine: LlamaCppEngine, spec: TrialSpec) -> Iterator[LlamaCppServer]:
-    server = engine.launch(spec, spec.limits)
-    try:
-        server.wait_ready(NEVER)
-        yield server
-    finally:
-        server.stop()
-
-
-class TestContract(EngineContract):
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:
         return with_flags(good_spec, "--flash-attn", "off", "--cache-type-v", "q8_0")
@@ -80,34 +60,19 @@ def test_a_flag_that_the_server_lacks_is_refused_without_a_launch(engine: LlamaC
     assert refused.message == f"--max-num-seqs is not a flag of llama.cpp {engine.info().version}"
 
 
-def test_variables_of_the_caller_set_no_flag(
-    gguf: Path, good_spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("LLAMA_ARG_CTX_SIZE", "GGML_VK_VISIBLE_DEVICES"):
-        monkeypatch.setenv(name, "7")
-    engine = LlamaCppEngine(EngineSettings("llama.cpp", None, tmp_path / "home"))
-    with contextlib.closing(engine), started(engine, good_spec) as server:
-        environment = psutil.Process(server.pid).environ()
-    assert not {"LLAMA_ARG_CTX_SIZE", "GGML_VK_VISIBLE_DEVICES"} & set(environment)
-    assert environment["LLAMA_ARG_POLL"] == "0"
-
-
-def test_every_request_has_exactly_the_planned_tokens_and_none_is_cached(
-    engine: LlamaCppEngine, good_spec: TrialSpec
-) -> None:
+def test_no_repeat_is_cached_and_facts_are_those_of_the_server(engine: LlamaCppEngine, good_spec: TrialSpec) -> None:
     with started(engine, good_spec) as server:
         repeats = [server.benchmark(LOAD, index, NEVER) for index in range(2)]
         facts = server.facts()
     records = [
         record for index in range(2) for record in read_records(good_spec.artifacts / f"requests-{index}.parquet")
     ]
-    assert [(record.input_tokens, record.output_tokens) for record in records] == [(24, 8)] * 32
     assert all(len(record.gaps_s) <= 7 for record in records)
     assert facts.prefix_hit_rate == 0.0
     assert (facts.kv_cache_tokens, facts.max_concurrency) == (1024, 4.0)
     for repeat in repeats:
         tokens = (repeat.metrics["output_throughput"] or 0.0) * (repeat.duration_s or 0.0)
-        assert tokens == pytest.approx(16 * 8)
+        assert tokens == pytest.approx(12 * 8)
 
 
 def test_prompts_that_share_a_beginning_are_cached(
@@ -148,25 +113,6 @@ def test_a_context_that_is_too_small_is_named(
         server.warm_up(load, NEVER)
     failure = caught.value.failure
     assert (failure.kind, failure.phase, failure.message) == (FailureKind.KV_CACHE_TOO_SMALL, Phase.WARMUP, message)
-
-
-def test_a_server_that_is_killed_under_load_is_typed(engine: LlamaCppEngine, good_spec: TrialSpec) -> None:
-    long = LOAD.model_copy(update={"num_prompts": 4000})
-    with started(engine, good_spec) as server:
-        killer = threading.Timer(1.0, os.kill, (server.pid, signal.SIGKILL))
-        killer.start()
-        with pytest.raises(TrialFailed) as caught:
-            server.benchmark(long, 0, NEVER)
-        killer.join()
-    assert caught.value.failure.kind is FailureKind.SERVER_KILLED
-
-
-def test_stop_leaves_nothing(engine: LlamaCppEngine, good_spec: TrialSpec, tmp_path: Path) -> None:
-    with started(engine, good_spec) as server:
-        members = {server._process.identity, *server._process.descendants()}
-    assert not [member for member in members if is_alive(member)]
-    assert ProcessRecords(tmp_path / "home" / "processes").all() == []
-    assert f" --model {good_spec.launch.model.name} " in (good_spec.artifacts / "command.txt").read_text()
 
 
 DRIVER = """

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from records.trials import FailureKind, Phase, ServerFacts, TrialKind
+from records.trials import FailureKind, Phase, ServerFacts
+from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
 from tests.gguf_model import write_model
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.openai.engine import OpenAiEngine, OpenAiServer
+from tuner.engines.openai.engine import OpenAiEngine
 from tuner.errors import SettingError, TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.testing.engine import EngineContract
-from tuner.workloads.spec import ClosedLoop
 
-NEVER = threading.Event()
 SERVER = Path(__file__).parents[3] / "fakes" / "streaming_server.py"
 COMMAND = (sys.executable, str(SERVER), "--model", "{model}", "{flags}", "--port", "{port}")
 FLAGS = ("--first-ms", "2", "--token-ms", "1")
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=24, output_len=8)
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +42,17 @@ def engine(tmp_path: Path) -> Iterator[OpenAiEngine]:
 def good_spec(gguf: Path, tmp_path: Path) -> TrialSpec:
     model = ModelRef("made", str(gguf), "made")
     launch = LaunchSpec(model, FLAGS, (), {"MADE": "1"}, COMMAND, str(tmp_path))
-    return TrialSpec("study", 0, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, tmp_path / "artifacts")
+    return trial_of(launch, tmp_path)
 
 
-def with_flags(spec: TrialSpec, *argv: str) -> TrialSpec:
-    return replace(spec, launch=replace(spec.launch, argv=(*spec.launch.argv, *argv)))
+def dying(spec: TrialSpec) -> TrialSpec:
+    return with_flags(spec, *FLAGS, "--die", "no such kernel")
 
 
-@contextlib.contextmanager
-def started(engine: OpenAiEngine, spec: TrialSpec) -> Iterator[OpenAiServer]:
-    server = engine.launch(spec, spec.limits)
-    try:
-        server.wait_ready(NEVER)
-        yield server
-    finally:
-        server.stop()
-
-
-class TestContract(EngineContract):
+class TestContract(ProgramEngineContract):
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:
-        return with_flags(good_spec, "--die", "no such kernel")
+        return dying(good_spec)
 
 
 def test_the_command_has_the_flags_in_their_place_and_runs_in_the_folder_of_the_study(
@@ -85,7 +69,10 @@ def test_the_command_has_the_flags_in_their_place_and_runs_in_the_folder_of_the_
 
 
 def test_a_failed_start_has_the_exit_code_and_the_last_lines(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
-    with pytest.raises(TrialFailed) as caught, started(engine, with_flags(good_spec, "--die", "no such kernel")):
+    with (
+        pytest.raises(TrialFailed) as caught,
+        started(engine, with_flags(good_spec, *FLAGS, "--die", "no such kernel")),
+    ):
         pass
     failure = caught.value.failure
     assert (failure.kind, failure.exit_code) == (FailureKind.ENGINE_CRASH, 1)
@@ -96,7 +83,7 @@ def test_a_failed_start_has_the_exit_code_and_the_last_lines(engine: OpenAiEngin
 def test_a_server_without_health_and_metrics_is_ready_when_it_lists_the_model(
     engine: OpenAiEngine, good_spec: TrialSpec
 ) -> None:
-    spec = with_flags(good_spec, "--missing", "/health", "--missing", "/metrics", "--faults", '{"3": "500"}')
+    spec = with_flags(good_spec, *FLAGS, "--missing", "/health", "--missing", "/metrics", "--faults", '{"3": "500"}')
     with started(engine, spec) as server:
         repeat = server.benchmark(LOAD, 0, NEVER)  # a request fails, after which the server must answer as healthy
         assert server.facts() == ServerFacts()
@@ -107,13 +94,13 @@ def test_a_server_without_health_and_metrics_is_ready_when_it_lists_the_model(
 
 
 def test_a_server_of_another_model_is_named(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
-    with pytest.raises(TrialFailed) as caught, started(engine, with_flags(good_spec, "--model", "other")):
+    with pytest.raises(TrialFailed) as caught, started(engine, with_flags(good_spec, *FLAGS, "--model", "other")):
         pass
     assert caught.value.failure.message == "the server serves 'other' instead of 'made'"
 
 
 def test_answers_that_are_cut_off_are_the_reason(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
-    spec = with_flags(good_spec, "--faults", '{"0": "short", "1": "short", "2": "short", "3": "short"}')
+    spec = with_flags(good_spec, *FLAGS, "--faults", '{"0": "short", "1": "short", "2": "short", "3": "short"}')
     with started(engine, spec) as server, pytest.raises(TrialFailed) as caught:
         server.warm_up(LOAD, NEVER)
     failure = caught.value.failure

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
-from records.trials import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase
+from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.server import program_engine
-from tuner.engines.sglang.engine import SglangEngine, SglangServer
+from tuner.engines.sglang.engine import SglangEngine
 from tuner.errors import TrialFailed
-from tuner.loadgen.result import read_records
-from tuner.processes.family import is_alive
-from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.testing.engine import EngineContract
-from tuner.workloads.spec import ClosedLoop
 
-NEVER = threading.Event()
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=24, output_len=8)
 K = FailureKind
 
 
@@ -44,25 +30,13 @@ def engine(python: Path, tmp_path: Path) -> Iterator[SglangEngine]:
 def good_spec(model: Path, tmp_path: Path) -> TrialSpec:
     reference = ModelRef(str(model), str(model), "made")
     launch = LaunchSpec(reference, ("--max-running-requests", "16"), ("--load-format", "dummy"), {"MADE": "1"})
-    return TrialSpec("study", 0, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, tmp_path / "artifacts")
-
-
-def with_flags(spec: TrialSpec, *argv: str) -> TrialSpec:
-    return replace(spec, launch=replace(spec.launch, argv=argv))
-
-
-@contextlib.contextmanager
-def started(engine: SglangEngine, spec: TrialSpec) -> Iterator[SglangServer]:
-    server = engine.launch(spec, spec.limits)
-    try:
-        server.wait_ready(NEVER)
-        yield server
-    finally:
-        server.stop()
+    return trial_of(launch, tmp_path)
 
 
 @pytest.mark.slow
-class TestContract(EngineContract):
+class TestContract(ProgramEngineContract):
+    dropped = ("SGLANG_USE_MODELSCOPE",)
+
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:
         return with_flags(good_spec, "--mem-fraction-static", "0.01")
@@ -99,14 +73,11 @@ def test_what_the_parser_refuses_is_refused_without_a_launch(
     assert engine.check(with_flags(good_spec, "--chunked-prefill-size", "-1")) is None
 
 
-def test_a_request_has_the_planned_tokens_and_facts_are_those_of_the_log_and_the_metrics(
-    engine: SglangEngine, good_spec: TrialSpec
-) -> None:
+def test_facts_are_those_of_the_log_and_the_metrics(engine: SglangEngine, good_spec: TrialSpec) -> None:
     with started(engine, good_spec) as server:
         server.benchmark(LOAD, 0, NEVER)
         facts = server.facts()
-    records = read_records(good_spec.artifacts / "requests-0.parquet")
-    assert [(each.input_tokens, each.output_tokens) for each in records] == [(24, 8)] * 12
+    assert " -m sglang.launch_server --model-path " in (good_spec.artifacts / "command.txt").read_text()
     assert (facts.kv_cache_tokens, facts.max_concurrency) == (4096, 4096 / 32768)
     assert (facts.kv_cache_gib, facts.weights_gib, facts.graph_gib, facts.graph_capture_s) == (0.04, 0.98, 0.3, 1.25)
     assert facts.attention_backend == "fa3"
@@ -132,21 +103,6 @@ def test_a_start_that_fails_has_its_type(
     assert message in caught.value.failure.message
 
 
-def test_a_port_that_another_program_takes_meanwhile_is_named(
-    engine: SglangEngine, good_spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as taken:
-
-        def take(host: str, port: int) -> None:
-            taken.bind((host, port))
-            taken.listen()
-
-        monkeypatch.setattr(program_engine, "refuse_taken_port", take)
-        with pytest.raises(TrialFailed) as caught, started(engine, good_spec):
-            pass
-    assert caught.value.failure.kind is K.PORT_TAKEN
-
-
 def test_a_context_that_is_too_short_is_named(engine: SglangEngine, good_spec: TrialSpec) -> None:
     short = with_flags(good_spec, "--context-length", "20")
     with started(engine, short) as server, pytest.raises(TrialFailed) as caught:
@@ -155,29 +111,3 @@ def test_a_context_that_is_too_short_is_named(engine: SglangEngine, good_spec: T
     rule = "The input (24 tokens) is longer than the model's context length (20 tokens)"
     assert (failure.kind, failure.phase) == (K.KV_CACHE_TOO_SMALL, Phase.WARMUP)
     assert failure.message == f"none of 4 requests succeeded: {rule}"
-
-
-def test_a_server_that_is_killed_under_load_is_typed(engine: SglangEngine, good_spec: TrialSpec) -> None:
-    long = LOAD.model_copy(update={"num_prompts": 4000})
-    with started(engine, good_spec) as server:
-        killer = threading.Timer(0.5, os.kill, (server.pid, signal.SIGKILL))
-        killer.start()
-        with pytest.raises(TrialFailed) as caught:
-            server.benchmark(long, 0, NEVER)
-        killer.join()
-    assert caught.value.failure.kind is K.SERVER_KILLED
-
-
-def test_variables_of_the_caller_are_dropped_and_stop_leaves_nothing(
-    python: Path, good_spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SGLANG_USE_MODELSCOPE", "1")
-    engine = SglangEngine(EngineSettings("sglang", str(python), tmp_path / "home"))
-    with contextlib.closing(engine), started(engine, good_spec) as server:
-        environment = psutil.Process(server.pid).environ()
-        members = {server._process.identity, *server._process.descendants()}
-    assert "SGLANG_USE_MODELSCOPE" not in environment
-    assert environment["MADE"] == "1"
-    assert not [member for member in members if is_alive(member)]
-    assert ProcessRecords(tmp_path / "home" / "processes").all() == []
-    assert " -m sglang.launch_server --model-path " in (good_spec.artifacts / "command.txt").read_text()

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import socket
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
 
-from records.trials import FailureKind, Phase, TrialKind
+from records.trials import FailureKind, Phase
+from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
 from tests.tensorrt_llm_program import VERSION
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.server import program_engine
-from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine, TensorRtLlmServer
+from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
 from tuner.errors import TrialFailed
-from tuner.loadgen.result import read_records
-from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.testing.engine import EngineContract
-from tuner.workloads.spec import ClosedLoop
 
-NEVER = threading.Event()
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=24, output_len=8)
 FRACTION = "--config.kv_cache_config.free_gpu_memory_fraction"
 K = FailureKind
 
@@ -46,25 +35,13 @@ def good_spec(model: Path, tmp_path: Path) -> TrialSpec:
     reference = ModelRef(str(model), str(model), "made")
     words = ("--max_batch_size", "16", FRACTION, "0.85")
     launch = LaunchSpec(reference, words, ("--max_seq_len", "4096"), {"MADE": "1"})
-    return TrialSpec("study", 0, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, tmp_path / "artifacts")
-
-
-def with_flags(spec: TrialSpec, *argv: str) -> TrialSpec:
-    return replace(spec, launch=replace(spec.launch, argv=argv))
-
-
-@contextlib.contextmanager
-def started(engine: TensorRtLlmEngine, spec: TrialSpec) -> Iterator[TensorRtLlmServer]:
-    server = engine.launch(spec, spec.limits)
-    try:
-        server.wait_ready(NEVER)
-        yield server
-    finally:
-        server.stop()
+    return trial_of(launch, tmp_path)
 
 
 @pytest.mark.slow
-class TestContract(EngineContract):
+class TestContract(ProgramEngineContract):
+    dropped = ("TRTLLM_SERVER_DISABLE_GC", "TLLM_LOG_LEVEL")
+
     @pytest.fixture
     def failing_spec(self, good_spec: TrialSpec) -> TrialSpec:
         return with_flags(good_spec, FRACTION, "0.01")
@@ -97,16 +74,12 @@ def test_what_no_server_can_get_is_refused_without_a_launch(engine: TensorRtLlmE
 
 
 def test_options_are_a_file_of_the_trial_and_words_of_the_record(
-    engine: TensorRtLlmEngine, good_spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
+    engine: TensorRtLlmEngine, good_spec: TrialSpec
 ) -> None:
-    monkeypatch.setenv("TRTLLM_SERVER_DISABLE_GC", "1")
-    monkeypatch.setenv("TLLM_LOG_LEVEL", "TRACE")
-    own = TensorRtLlmEngine(EngineSettings("tensorrt-llm", str(engine._found.executable), engine._home))
     drafts = ("--config.speculative_config.decoding_type", "NGram", "--config.speculative_config.max_draft_len=8")
     spec = with_flags(good_spec, *drafts, "--config.cuda_graph_config", "null", FRACTION, "0.85")
-    with contextlib.closing(own), started(own, spec) as server:
-        environment = psutil.Process(server.pid).environ()
-        members = {server._process.identity, *server._process.descendants()}
+    with started(engine, spec) as server:
+        pass
     options = spec.artifacts / "options.yaml"
     assert yaml.safe_load(options.read_text(encoding="utf-8")) == {
         "return_perf_metrics": True,
@@ -120,19 +93,12 @@ def test_options_are_a_file_of_the_trial_and_words_of_the_record(
     assert "--config." not in line
     assert set(drafts) < set(server.argv)
     assert str(options) not in server.argv
-    assert environment["MADE"] == "1"
-    assert not {"TRTLLM_SERVER_DISABLE_GC", "TLLM_LOG_LEVEL"} & set(environment)
-    assert not [member for member in members if is_alive(member)]
 
 
-def test_a_request_has_the_planned_tokens_and_facts_are_those_of_the_log_and_the_metrics(
-    engine: TensorRtLlmEngine, good_spec: TrialSpec
-) -> None:
+def test_facts_are_those_of_the_log_and_the_metrics(engine: TensorRtLlmEngine, good_spec: TrialSpec) -> None:
     with started(engine, good_spec) as server:
         server.benchmark(LOAD, 0, NEVER)
         facts = server.facts()
-    records = read_records(good_spec.artifacts / "requests-0.parquet")
-    assert [(each.input_tokens, each.output_tokens) for each in records] == [(24, 8)] * 12
     assert (facts.kv_cache_tokens, facts.kv_cache_gib, facts.weights_gib) == (4096, 0.04, 0.98)
     assert (facts.prefix_hit_rate, facts.queue_time_mean_s) == (0.0, 0.5)
     assert (facts.preemptions, facts.spec_acceptance_rate, facts.attention_backend) == (None, None, None)
@@ -153,21 +119,6 @@ def test_a_start_that_fails_has_its_type(
         pass
     assert (caught.value.failure.kind, caught.value.failure.phase) == (kind, Phase.READY)
     assert message in caught.value.failure.message
-
-
-def test_a_port_that_another_program_takes_meanwhile_is_named(
-    engine: TensorRtLlmEngine, good_spec: TrialSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as taken:
-
-        def take(host: str, port: int) -> None:
-            taken.bind((host, port))
-            taken.listen()
-
-        monkeypatch.setattr(program_engine, "refuse_taken_port", take)
-        with pytest.raises(TrialFailed) as caught, started(engine, good_spec):
-            pass
-    assert caught.value.failure.kind is K.PORT_TAKEN
 
 
 def test_prompts_that_are_too_long_for_a_step_are_named(engine: TensorRtLlmEngine, good_spec: TrialSpec) -> None:
