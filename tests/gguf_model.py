@@ -23,8 +23,6 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class MadeModel:
-    """The numbers of a made model."""
-
     architecture: str = "llama"
     layers: int = 2
     width: int = 64

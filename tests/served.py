@@ -48,7 +48,6 @@ class Served:
         return datetime.now(UTC)
 
     def add_token(self, name: str, owner: str, role: Role) -> None:
-        """Make a token."""
         self.tokens[name], digest = new_token()
         self.service.add_token(Token(name, owner, role, digest, self.now()))
 

@@ -26,7 +26,6 @@ def submission(id: str = "s", owner: str = "ada", **changes: Any) -> Submission:
 
 
 def token(name: str = "laptop", **changes: Any) -> Token:
-    """A user's token."""
     fields = {"owner": "ada", "role": Role.USER, "digest": name.ljust(64, "0"), "created_at": START, **changes}
     return Token(name, **fields)
 

@@ -30,7 +30,6 @@ def study(name: str = "s", provenance: Provenance = Provenance.MEASURED) -> Stud
 
 
 def pending(number: int, round: int = 0, study: str = "s", kind: TrialKind = TrialKind.SEARCH) -> TrialRecord:
-    """A trial that has not run."""
     config: dict[str, JsonScalar] = {
         "max-num-seqs": 64,
         "gpu-memory-utilization": 0.9,

@@ -41,7 +41,6 @@ Weights = NDArray[np.float16]
 
 
 def write_both(folder: Path, model: MadeModel = MODEL) -> tuple[Path, Path]:
-    """Write both formats and return the GGUF file and the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file, made = write_model(folder / "made.gguf", model), folder / "made"
     made.mkdir(exist_ok=True)
@@ -86,7 +85,6 @@ def write_safetensors(path: Path, weights: dict[str, Weights]) -> None:
 
 
 def config_of(model: MadeModel) -> dict[str, object]:
-    """Return config.json."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -114,7 +112,6 @@ def words_of(reader: gguf.GGUFReader) -> list[NDArray[np.uint8]]:
 
 
 def write_tokenizer(folder: Path, words: list[str]) -> None:
-    """Write a tokenizer whose words are single tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))

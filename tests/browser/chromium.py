@@ -36,7 +36,6 @@ class Seen:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Yield a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -56,7 +56,6 @@ class Walk:
         self.page.goto(f"{self.address}/#/{route}")
 
     def log_in(self, token: str) -> None:
-        """Log in with a token."""
         self.page.fill("input[name=token]", token)
         self.page.click("button.primary")
         self.page.wait_for_selector("h1:text-is('Studies')")

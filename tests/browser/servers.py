@@ -20,7 +20,6 @@ READY_S = 180.0
 
 
 def simulated_study(folder: Path, name: str, *words: str) -> None:
-    """Run a simulated study in a folder, with MLflow."""
     printed = run_here(folder, "optimize", "--engine", "simulated", "--plain", "--study", name, *words)
     assert printed.code == 0, printed.err
 

@@ -29,8 +29,6 @@ PROGRESS = ("*.db*", "tuner_study/*.db*", "quality/*/server.log")
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """The exit code and the output of a command."""
-
     code: int
     out: str
     err: str
@@ -91,7 +89,6 @@ def _changed(file: Path) -> int:
 
 
 def everything_in(folder: Path) -> list[str]:
-    """Return every path below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 

@@ -27,7 +27,6 @@ ONE_OF_THREE = {"--preset", "--workload", "--study"}
 
 @functools.cache
 def help_of(command: str) -> str:
-    """Return the whole help of a command."""
     return run_here(ROOT, command, "--help-all" if "--help-all" in names(command) else "--help").out
 
 
@@ -40,7 +39,6 @@ def options_of(command: str) -> list[Any]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return the text of each section of a help by its heading."""
     _, *parts = re.split(r"^(\w[^\n]*):\n", text, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

@@ -18,8 +18,6 @@ RECORD = AnswersRecord(
 
 
 class AnswersContract(StoreFixture):
-    """Answers."""
-
     def test_stored_answers_are_read_back_unchanged(self, store: Store) -> None:
         assert store.answers(KEY) is None
         store.add_answers(RECORD)

@@ -73,7 +73,6 @@ def wait_until_started(executor: Executor, count: int | None = None) -> None:
 
 
 def started(make: Make, factory: Callable[[int], Engine], slots: int) -> Executor:
-    """Return an executor all of whose workers have started."""
     executor = make(factory, slots)
     wait_until_started(executor)
     assert executor.idle() == list(range(slots))

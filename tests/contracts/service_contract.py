@@ -32,7 +32,6 @@ class ServiceFixture:
 
 
 def present(store: ServiceStore, id: str = "s") -> Submission:
-    """Return a submission that exists."""
     found = store.submission(id)
     assert found is not None
     return found
@@ -44,7 +43,6 @@ def kinds(store: ServiceStore, id: str = "s") -> list[str]:
 
 
 def in_state(store: ServiceStore, state: SubmissionState, id: str = "s") -> Submission:
-    """Submit a submission and bring it to a state."""
     if state is S.QUEUED:
         return store.submit(submission(id))[0]
     run(store, id)
@@ -118,8 +116,6 @@ class SubmitContract(ServiceFixture):
 
 
 class ListContract(ServiceFixture):
-    """Lists of submissions."""
-
     def ids(self, store: ServiceStore, **filters: object) -> list[str]:
         return [each.id for each in store.submissions(**filters).submissions]  # type: ignore[arg-type]
 

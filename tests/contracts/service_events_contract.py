@@ -52,7 +52,6 @@ def start_reading(store: ServiceStore) -> EventPosition:
 
 
 def numbers(events: Iterable[Event]) -> dict[str, list[int]]:
-    """Return the numbers of events by their submission."""
     found = defaultdict(list)
     for event in events:
         found[event.submission].append(event.number)
@@ -60,8 +59,6 @@ def numbers(events: Iterable[Event]) -> dict[str, list[int]]:
 
 
 class EventContract(ServiceFixture):
-    """Events."""
-
     def test_events_are_numbered_within_their_submission(self, store: ServiceStore) -> None:
         for id in ("a", "b"):
             store.submit(submission(id))

@@ -46,8 +46,6 @@ class LeaseContract(ServiceFixture):
 
 
 class StartContract(ServiceFixture):
-    """Starts."""
-
     def test_a_start_gives_devices_and_a_run(self, store: ServiceStore) -> None:
         store.submit(submission())
         assert store.start("s", ["d0", "d1"], lease_of(store), at(5))
@@ -96,8 +94,6 @@ class StartContract(ServiceFixture):
 
 
 class DriverContract(ServiceFixture):
-    """What drivers write."""
-
     def test_a_driver_is_set_once(self, store: ServiceStore) -> None:
         store.submit(submission())
         store.start("s", ["d0"], lease_of(store), START)

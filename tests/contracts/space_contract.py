@@ -55,7 +55,6 @@ COMMON_FLAGS = frozenset(
 
 
 def recorded_flags(version: str) -> ServeFlags:
-    """Return the flags of a version of vLLM, as its parser was recorded."""
     flags = load_flags(Path(__file__).parents[1] / "data" / "vllm_flags" / f"{version}.json")
     assert flags is not None
     return flags
@@ -88,7 +87,6 @@ class RandomTrial(ValueTrial):
 
 
 def generous(hardware: str, version: str) -> Context:
-    """Return a context with everything that the hardware and the version support."""
     return Context(
         hardware=hardware_named(hardware),
         engine_version=version,

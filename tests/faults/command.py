@@ -146,11 +146,9 @@ class Study:
         return {(record.number, record.round): record for record in trials}
 
     def finished(self) -> dict[tuple[int, int], TrialRecord]:
-        """Return the records that have an outcome."""
         return {key: record for key, record in self.records().items() if record.outcome is not None}
 
     def failed_attempts(self) -> list[FailedAttempt]:
-        """Return the attempts that were retried."""
         return self._read(lambda store: store.failed_attempts(STUDY))
 
     def _read(self, query: Callable[[Store], list[Result]]) -> list[Result]:
@@ -165,7 +163,6 @@ class Study:
         return self.folder / "tuner_study" / "artifacts" / STUDY / uid
 
     def servers(self) -> list[ProcessRecord]:
-        """Return the process records: one for each server that runs or was left."""
         return ProcessRecords(self.home / "processes").all()
 
     def hold(self, uid: str) -> None:

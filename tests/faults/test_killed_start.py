@@ -19,7 +19,6 @@ END_S = 15.0
 
 
 def below(command: Command, part: str) -> list[psutil.Process]:
-    """Return the processes below the command that have a part in their command line."""
     found = []
     for process in psutil.Process(command.popen.pid).children(recursive=True):
         with suppress(psutil.Error):

@@ -139,7 +139,6 @@ def test_the_notebook_runs_on_the_simulated_t4(tmp_path: Path, monkeypatch: pyte
 
 
 def html_of(cell: NotebookNode) -> list[str]:
-    """Return the HTML that a cell shows."""
     return [output.data["text/html"] for output in cell.get("outputs", ()) if "text/html" in output.get("data", {})]
 
 

@@ -27,8 +27,6 @@ ENDED = ("DONE", "STOPPED", "CANCELLED", "FAILED")
 
 @dataclass
 class Service:
-    """One process of the service."""
-
     process: subprocess.Popen[str]
     address: str
     token: str
@@ -48,7 +46,6 @@ class Service:
         return self.call("POST", "/v1/studies", json={"id": id, "settings": settings, **more})
 
     def study(self, id: str) -> Any:
-        """Return a study."""
         return self.call("GET", f"/v1/studies/{id}")
 
     def wait(self, id: str, *states: str) -> Any:

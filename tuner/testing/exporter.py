@@ -102,7 +102,6 @@ def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
 
 
 def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:
-    """Return the deployment of several instances of vLLM."""
     return deployment(
         argv=(*words, "--instances", str(number)), program=INSTANCES, gpus=gpus, device=device, executable=None
     )

@@ -105,12 +105,10 @@ def trial(
 
 
 def out_of_memory(message: str = "CUDA out of memory") -> Failure:
-    """Return a failure of the configuration."""
     return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, message)
 
 
 def trial_spec(number: int, round_: int = 0, attempt: int = 1) -> TrialSpec:
-    """Return an attempt at a trial."""
     model = ModelRef("org/model", "org/model", "org/model")
     kind = TrialKind.CONFIRM if round_ else TrialKind.SEARCH
     launch = LaunchSpec(model, ())

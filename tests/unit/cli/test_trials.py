@@ -33,7 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_study(folder: Path, trials: tuple[TrialRecord, ...]) -> None:
-    """Write a study without a conclusion into the database of a folder."""
     (folder / "tuner_study").mkdir()
     premise = {"objectives": ["output_throughput:40", "p99_tpot_ms:20"], "slos": ["p99_tpot_ms<50"]}
     facts = {"engine_defaults": {"max_num_seqs": 256, "block_size": 16}}

@@ -17,7 +17,6 @@ from tuner.testing.engine import EngineContract
 
 
 def named(trial: TrialSpec, engine: str | None) -> TrialSpec:
-    """Return a trial that runs on an engine."""
     return replace(trial, launch=replace(trial.launch, engine=engine))
 
 

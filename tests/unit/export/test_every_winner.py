@@ -171,7 +171,6 @@ def started(form: str, drawn: Winner, path: Path, seen: Started) -> None:
 
 
 def run(path: Path, folder: Path, tools: Path) -> Started:
-    """Return what a shell starts."""
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "RECORD": str(folder), "LANG": "C.UTF-8"}
     done = subprocess.run([SHELL, path], cwd=folder, env=environment, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -62,7 +62,6 @@ class Fake:
 
 
 def url(port: int) -> str:
-    """Return the URL of completions."""
     return f"http://127.0.0.1:{port}/v1/completions"
 
 
@@ -78,7 +77,6 @@ def due(*times: float | None, tokens: int = 4) -> list[PlannedRequest]:
 
 
 def statuses(records: Iterable[RequestRecord]) -> Counter[RequestStatus]:
-    """Return the number of records by status."""
     return Counter(record.status for record in records)
 
 
@@ -138,7 +136,6 @@ def replying(reply: bytes, stay: bool = False) -> Handler:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Reset the connection."""
     linger = struct.pack("ii", 1, 0)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     writer.transport.abort()

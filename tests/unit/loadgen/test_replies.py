@@ -46,7 +46,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one(handler: Handler, timeout_s: float = 10.0) -> RequestRecord:
-    """Send a request for one token and return its record."""
     (record,) = load_against(handler, due(0.0, tokens=1), timeout_s=timeout_s).records
     return record
 

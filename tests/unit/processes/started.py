@@ -37,7 +37,6 @@ def python(code: str) -> list[str]:
 
 
 def watchdogs(folder: Path) -> set[Identity]:
-    """Return the watchdogs of the records in a folder."""
     found = set()
     for process in psutil.process_iter():
         try:

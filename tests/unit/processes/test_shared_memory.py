@@ -51,7 +51,6 @@ def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
 
 @pytest.fixture
 def segment(starter: Starter) -> Iterator[tuple[ServerProcess, Path]]:
-    """A process with a segment, both on record."""
     process = starter(*python(_MAKES_A_SEGMENT))
     until(lambda: starter.output().endswith("\n"))
     path = SHARED_MEMORY_FOLDER / starter.output().strip()

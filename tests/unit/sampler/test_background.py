@@ -22,8 +22,6 @@ Key = frozenset[tuple[str, Any]]
 
 
 def recording_prior(predicted: list[Key]) -> Any:
-    """Return an exact prior that records the configurations that it predicts."""
-
     def prior(params: Any) -> Prediction:
         predicted.append(frozenset(params.items()))
         return exact_prior(params)

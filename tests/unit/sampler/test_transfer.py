@@ -102,7 +102,6 @@ def test_the_best_of_a_source_is_feasible_and_relative_to_its_own_defaults() -> 
 
 
 def mean_shift(history: SourceHistory, with_prior: bool) -> dict[float, float]:
-    """Return the shift of the mean gain, by x."""
     encoder = Encoder({"x": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)})
     transfer = Transfer([history], with_prior)
     assert transfer.shifts_mean

@@ -119,7 +119,6 @@ def begun(folder: Path, wait: DatabaseWait | None) -> Store:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store that waits."""
     with closing(begun(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
         yield store
 

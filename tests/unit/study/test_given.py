@@ -16,7 +16,6 @@ ENGINES = ("vllm", "llama.cpp")
 
 
 def part(settings: StudySettings, engine: str) -> StudySettings:
-    """Return an engine's settings."""
     return settings_of(settings, engine, ENGINES, on_cpu=True)
 
 

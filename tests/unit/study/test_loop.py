@@ -103,8 +103,6 @@ class LateExecutor(SilentExecutor):
 
 
 class OneTrial:
-    """A source with one trial."""
-
     def __init__(self) -> None:
         self.items = [WorkItem(0, 0, TrialKind.BASELINE, {}, None)]
 

@@ -31,7 +31,6 @@ class HandClock:
 
 
 def numbers(bench: Bench, kind: TrialKind | None = None) -> list[int]:
-    """Return the numbers of the finished trials of the search, or of a kind."""
     every = [record for record in bench.records() if record.outcome is not None]
     return [record.number for record in every if (not record.round if kind is None else record.kind is kind)]
 

@@ -22,7 +22,6 @@ def study(monkeypatch: pytest.MonkeyPatch) -> ReportedStudy:
 
 
 def with_facts(study: ReportedStudy, **facts: Any) -> ReportedStudy:
-    """Return the study with more facts."""
     return replace(study, record=replace(study.record, facts={**study.record.facts, **facts}))
 
 

@@ -103,8 +103,6 @@ def test_one_workload_without_slos_leaves_no_share_over_all() -> None:
 
 
 class RecordingServer(StubServer):
-    """A server that records what it is sent."""
-
     sent: list[tuple[str, int | None, int]]
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
@@ -119,8 +117,6 @@ class RecordingServer(StubServer):
 
 
 class RecordingEngine(StubEngine):
-    """An engine of recording servers."""
-
     sent: list[tuple[str, int | None, int]]
 
     def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:

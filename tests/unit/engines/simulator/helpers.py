@@ -46,5 +46,4 @@ def server(*arguments: str, blocks: int | None = None, card: str = "t4", model: 
 
 
 def run(made: ConfiguredServer, workload: BenchServeWorkload, fast_forward: bool = True) -> SimulatedRun:
-    """Run a workload without noise."""
     return made.run(bench_serve_client(workload, 0.0), workload.seed, noise=False, fast_forward=fast_forward)

@@ -46,8 +46,6 @@ def engine() -> SimulatedEngine:
 
 
 class TestContract(EngineContract):
-    """The simulated engine."""
-
     @pytest.fixture
     def good_spec(self, tmp_path: Path) -> TrialSpec:
         return spec(tmp_path, "--max-num-seqs", "32")

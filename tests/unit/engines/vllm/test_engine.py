@@ -79,8 +79,6 @@ def failure_of(call: Callable[[], object]) -> Failure:
 
 
 class TestContract(EngineContract):
-    """The engine with the fake satisfies the contract of every engine."""
-
     @pytest.fixture
     def good_spec(self, make_spec: MakeSpec) -> TrialSpec:
         return make_spec("--max-num-seqs", "32", bench_s=0.5)

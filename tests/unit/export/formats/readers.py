@@ -55,7 +55,6 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def container_started(container: Mapping[str, Any], secrets: Mapping[str, str]) -> Started:
-    """Return what Kubernetes starts in a container."""
     environment: dict[str, str] = {}
     for each in container["env"]:
         if "value" in each:

@@ -46,7 +46,6 @@ def test_a_value_beyond_its_limit_is_refused(name: str, value: Any) -> None:
 
 
 def _at_limits() -> list[tuple[str, Any]]:
-    """Return values at the limits."""
     found: list[tuple[str, Any]] = []
     for name, limit in LIMITS.items():
         if name == "timeout":  # 0 is no duration

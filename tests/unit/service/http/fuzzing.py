@@ -220,7 +220,6 @@ def operations(folder: Path) -> list[str]:
 
 
 def app_of(client: TestClient) -> FastAPI:
-    """Return the application of a test's client."""
     app = client.app
     assert isinstance(app, FastAPI)
     return app
@@ -276,7 +275,6 @@ def _follows(query: Mapping[str, Any]) -> bool:
 
 
 def copy_of(world: Path, folder: Path, postgres: PostgresServer | None) -> Path:
-    """Copy a world with its database to a folder that does not exist, and return it."""
     shutil.copytree(world, folder)
     if postgres is not None:
         (folder / "url").write_text(postgres.new_database(template=url_of(world)))

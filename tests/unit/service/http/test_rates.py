@@ -28,7 +28,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def limited(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """An API process with a tenth of the limits."""
     monkeypatch.setattr(rates, "REQUESTS", Rate(10, 100))
     monkeypatch.setattr(rates, "STRANGERS", Rate(5, 50))
     with serving_with(tmp_path, Rates(clock=clock)) as api:

@@ -30,7 +30,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def opened(served: Served, study: str, secret: str) -> Iterator[httpx.Response]:
-    """Open the stream of a study."""
     headers = {"Authorization": f"Bearer {secret}"}
     address = f"{served.url}/v1/studies/{study}/events"
     with httpx.stream("GET", address, headers=headers, timeout=30, trust_env=False) as answer:

@@ -50,7 +50,6 @@ def submissions(draw: st.DrawFn, number: int) -> Waiting:
 
 @st.composite
 def runs_of(draw: st.DrawFn, kind: str) -> list[Running]:
-    """Draw runs that have different devices."""
     found: list[Running] = []
     names = devices(KINDS[kind], kind)
     while names:

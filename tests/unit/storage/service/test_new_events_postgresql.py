@@ -32,7 +32,6 @@ class OpenWriter:
         self._session.flush()
 
     def commit(self) -> None:
-        """Commit the event."""
         self._session.commit()
         self._session.close()
 

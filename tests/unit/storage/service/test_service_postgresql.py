@@ -14,7 +14,6 @@ from tests.contracts.service_runs_contract import DriverContract, LeaseContract,
 
 @pytest.fixture
 def url(empty_database: str) -> str:
-    """An empty database."""
     return empty_database
 
 

@@ -81,7 +81,6 @@ class Api:
         return answer.json()
 
     def problem(self, path: str, body: object, who: str = "ada", method: str = "POST") -> dict[str, Any]:
-        """Return the problem of an answer."""
         answer = self.call(method, path, body, who)
         assert answer.headers["content-type"] == "application/problem+json", answer.text
         found: dict[str, Any] = answer.json()
@@ -93,7 +92,6 @@ class Api:
         return self.post("", {"id": id, "space": SPACE, "objectives": LOSS, "sampler": "random", **changes})
 
     def suggest(self, client: str = "c", count: int = 1, id: str = "o") -> list[dict[str, Any]]:
-        """Return the trials of a client."""
         trials: list[dict[str, Any]] = self.post(f"/{id}:suggest", {"client_id": client, "count": count})["trials"]
         return trials
 
