@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from benchmarks.service.fairness import deviations, made_view, measure_fairness
+from benchmarks.service.fairness import made_view
 from benchmarks.service.simulation import DRIVER_START_S, Run, Simulation
 from benchmarks.service.traffic import DEVICES, HOUR_S, Study, backlogged, big_among_small, usual, weighted_owners
 from storage.service.records import Owner
@@ -44,14 +42,6 @@ def test_the_same_seed_gives_the_same_traffic() -> None:
     assert usual(3, 9 * HOUR_S, 0.9) == usual(3, 9 * HOUR_S, 0.9) != usual(4, 9 * HOUR_S, 0.9)
 
 
-@pytest.mark.slow
-def test_shares_follow_weights_while_all_wait() -> None:
-    outcome = Simulation(backlogged(1, 12 * HOUR_S), weighted_owners({}, {}), DEVICES).run(12 * HOUR_S)
-    assert outcome.all_waiting_s == pytest.approx(12 * HOUR_S)
-    assert max(map(abs, deviations(outcome).values())) < 0.1
-    assert outcome.busy_s > 0.93 * 8 * 12 * HOUR_S
-
-
 def test_quotas_hold_in_an_hour_of_traffic() -> None:
     owners = weighted_owners({"ben": 1, "dora": 2}, {"anna": 0.6, "carla": 1.1})
     outcome = Simulation(backlogged(1, HOUR_S), owners, DEVICES).run(HOUR_S)
@@ -73,12 +63,3 @@ def test_a_view_with_many_waiting_submissions_is_decided() -> None:
     view = made_view(10_000, 0)
     decisions = decide(view)
     assert len(decisions.starts) + len(decisions.waits) == 10_000
-
-
-@pytest.mark.slow
-def test_the_tables(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.service.fairness.TIMED", (10,))
-    measure_fairness(["--seeds", "1", "--days", "0.2", "--long-days", "0.2"])
-    output = capsys.readouterr().out
-    rows = {line.split()[0] for line in output.splitlines() if line.startswith("  ")}
-    assert {"anna", "dora", "backlogged", "usual", "quotas", "big", "10"} <= rows

@@ -8,9 +8,7 @@ import pytest
 from benchmarks.search.play.search import play
 from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.synthetic.problems import SYNTHETIC
-from benchmarks.search.problems.tables.problem import TableProblem
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
-from benchmarks.search.samplers.scoot import feasibility_threshold
 from benchmarks.search.samplers.transfer import source_history, with_source_study
 
 OTHERS = [sampler.name for sampler in COMPARED_SAMPLERS.values() if sampler.name != RESIDUAL_NAME]
@@ -24,24 +22,6 @@ def test_every_sampler_searches(name: str) -> None:
     record = play(problem, sampler, 14, seed=0, workers=2)
     assert len(record.trials) == 14
     assert all(trial.outcome.feasible == (trial.true_score is not None) for trial in record.trials)
-
-
-def test_the_grid_has_powers_of_two_and_the_defaults_of_other_parameters() -> None:
-    problem = SYNTHETIC["crash-half"]("right")
-    record = play(problem, COMPARED_SAMPLERS["grid"], 100, seed=0)
-    assert record.exhausted
-    assert len(record.trials) == 1 + 8 * 7
-    pairs = [(trial.config["seqs"], trial.config["tokens"]) for trial in record.trials[1:4]]
-    assert pairs == [(8, 256), (8, 512), (8, 1024)]
-    assert {trial.config["delay"] for trial in record.trials[1:]} == {0.5}
-    assert not COMPARED_SAMPLERS["grid"].applies_to(SYNTHETIC["conditional"]("right"))
-
-
-def test_the_feasibility_threshold_rises_with_infeasible_trials() -> None:
-    assert feasibility_threshold([]) == 0.5
-    assert feasibility_threshold([False]) > 0.5 > feasibility_threshold([True])
-    assert feasibility_threshold([False] * 50) == 0.75
-    assert feasibility_threshold([True] * 50) == 0.25
 
 
 def test_a_source_study_has_the_configurations_that_the_other_space_contains() -> None:
@@ -58,14 +38,6 @@ def test_a_source_study_has_the_configurations_that_the_other_space_contains() -
     assert source.predicted is not None
     assert [found and found.values for found in source.predicted[0][:1]] == [there.predicted_reference]
     assert len(source.predicted[0]) == len(measured)
-
-
-def test_a_table_allows_only_values_that_its_rows_have() -> None:
-    """The table of 7B has ngram speculation with 1 and 8 tokens; that of 0.5B has every number between them, too."""
-    problem = make_problem("h200-7b-study", ProblemSettings())
-    assert isinstance(problem, TableProblem)
-    assert problem.allowed({"ngram_tokens": 8, "block_size": 64, "unknown": 3})
-    assert not problem.allowed({"ngram_tokens": 5, "block_size": 64})
 
 
 def test_a_related_source_study_improves_the_first_suggestions() -> None:

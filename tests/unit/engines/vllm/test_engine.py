@@ -305,15 +305,6 @@ def test_a_client_that_hangs_ends_at_its_deadline(engine: VllmEngine, make_spec:
     assert server.stop() is None
 
 
-def test_cancelling_ends_the_load(engine: VllmEngine, make_spec: MakeSpec) -> None:
-    server = started(engine, make_spec())
-    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
-    cancelled = threading.Event()
-    cancelled.set()
-    assert failure_of(lambda: server.benchmark(LOAD, 0, cancelled)).kind is FailureKind.CANCELLED
-    assert server.stop() is None
-
-
 def test_failed_requests_are_counted(engine: VllmEngine, make_spec: MakeSpec) -> None:
     server = started(engine, make_spec(fail_every=4))
     repeat = server.benchmark(LOAD, 0, NEVER)
@@ -327,12 +318,6 @@ def test_a_warm_up_without_a_success_ends_the_trial(engine: VllmEngine, make_spe
     failure = failure_of(lambda: server.warm_up(LOAD, NEVER))
     assert (failure.kind, failure.phase) == (FailureKind.REQUESTS_FAILED, Phase.WARMUP)
     assert server.stop() is None
-
-
-def test_close_stops_a_running_server(engine: VllmEngine, make_spec: MakeSpec) -> None:
-    server = started(engine, make_spec())
-    engine.close()
-    assert not port_answers("127.0.0.1", server.port)
 
 
 FORKED_OR_NOT = f"""

@@ -59,10 +59,6 @@ class Api:
         self.tokens = tokens
         self.now: datetime = START
 
-    def pass_time(self, seconds: float) -> None:
-        """Move the clock."""
-        self.now += timedelta(seconds=seconds)
-
     def call(self, method: str, path: str, body: object = None, who: str = "ada") -> Any:
         """Return the answer to a request."""
         headers = {"Authorization": f"Bearer {self.tokens[who]}"}

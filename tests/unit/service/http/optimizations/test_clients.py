@@ -29,15 +29,6 @@ def test_a_client_runs_trials_until_an_optimization_is_complete(api: Api) -> Non
     assert numbers(api.get("/o/trials?after=0&limit=1")) == [1]
 
 
-def test_a_repeated_request_has_the_same_answer(api: Api) -> None:
-    assert api.create() == api.create()
-    assert api.suggest(count=2) == api.suggest(count=2)
-    assert api.complete(1, metrics={"loss": 1}) == api.complete(1, metrics={"loss": 1})
-    assert [trial["state"] for trial in api.get("/o/trials")] == ["ACTIVE", "SUCCEEDED"]
-    other = api.problem("/o/trials/1:complete", {"client_id": "c", "metrics": {"loss": 2}})
-    assert (other["status"], other["detail"]) == (409, "trial 1 of 'o' is SUCCEEDED with another result")
-
-
 def test_a_space_as_json_needs_no_descriptions(api: Api) -> None:
     space = {"parameters": {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}}}
     api.create(space=space)
@@ -69,15 +60,6 @@ def test_others_read_only_what_is_shared_and_change_nothing(api: Api) -> None:
     entries = api.client.app.state.context.service.audit_log()  # type: ignore[attr-defined]
     actions = [entry.action for entry in entries if entry.action.endswith(" optimization")]
     assert actions == ["delete optimization", "change optimization", "create optimization"]
-
-
-def test_pages_show_the_newest_first(api: Api) -> None:
-    for number in range(3):
-        api.create(f"o{number}")
-    page = api.get("?limit=2")
-    assert [each["id"] for each in page["optimizations"]] == ["o2", "o1"]
-    last = api.get(f"?limit=2&after={page['next']}")
-    assert ([each["id"] for each in last["optimizations"]], last["next"]) == (["o0"], None)
 
 
 @pytest.mark.parametrize(
@@ -165,19 +147,3 @@ def test_numbers_are_finite(api: Api, text: str) -> None:
         headers={"Authorization": f"Bearer {api.tokens['ada']}", "Content-Type": "application/json"},
     )
     assert (answer.status_code, answer.json()["field"]) == (422, "metrics.loss")
-
-
-def test_a_name_that_another_owner_has_is_refused(api: Api) -> None:
-    api.create()
-    body = {"id": "o", "space": {"parameters": {"x": {"type": "bool"}}}, "objectives": LOSS}
-    assert api.problem("", body, "bob") == {
-        "type": "about:blank",
-        "title": "a value cannot work",
-        "status": 422,
-        "detail": "id='o': this id is taken; choose another one",
-        "field": "id",
-        "value": "o",
-        "rule": "this id is taken",
-        "remedy": "choose another one",
-    }
-    assert api.problem("", body)["status"] == 409
