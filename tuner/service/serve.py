@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import signal
@@ -13,22 +12,24 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from storage import open_store
 from storage.service.errors import TokenExists
-from storage.service.records import Role, Token
+from storage.service.records import Role
 from storage.service.store import ServiceStore, open_service_store
+from tuner.client.address import is_loopback
 from tuner.errors import SettingError
 from tuner.service.asked.rules import ServerRules
-from tuner.service.http.access import new_token
+from tuner.service.http.access import make_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.connections import Limits
+from tuner.service.http.models import NewToken
 from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
-from tuner.service.scheduler.launcher import ProcessLauncher
+from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import KEEP_AUDIT, QueueState, Scheduler
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
@@ -199,12 +200,10 @@ def first_token(service: ServiceStore) -> str | None:
     """Make the first token of a new service and return it; None if there is a token already."""
     if service.tokens():
         return None
-    secret, digest = new_token()
     try:
-        service.add_token(Token(FIRST_TOKEN, FIRST_TOKEN, Role.ADMIN, digest, datetime.now(UTC)))
+        return make_token(service, NewToken(name=FIRST_TOKEN, owner=FIRST_TOKEN, role=Role.ADMIN)).token
     except TokenExists:  # another process of the service was faster
         return None
-    return secret
 
 
 def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
@@ -213,7 +212,7 @@ def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
     Raises:
         SettingError: beyond loopback without a token, or for an address that cannot be used.
     """
-    if not _is_loopback(settings.host) and not service.tokens():
+    if not is_loopback(settings.host) and not service.tokens():
         remedy = "run `tuner token add NAME` first, with the same database"
         rule = "an address beyond this machine needs tokens, and there is none"
         raise SettingError("host", settings.host, rule, remedy)
@@ -230,18 +229,9 @@ def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
     return listener
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _names(settings: ServeSettings) -> frozenset[str] | None:
     """Return the names for which the server answers; None: all."""
-    if not settings.names and not (_is_loopback(settings.host) and settings.certificate is None):
+    if not settings.names and not (is_loopback(settings.host) and settings.certificate is None):
         return None
     return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.names))
 
@@ -276,7 +266,7 @@ def _scheduling(
     if not settings.schedules:
         yield
         return
-    launcher = ProcessLauncher(settings.url, settings.folder, settings.vllm, settings.ray_address, settings.rules)
+    launcher = Launcher(settings.url, settings.folder, settings.vllm, settings.ray_address, settings.rules)
     scheduler = Scheduler(service, launcher, devices, _note, queue, keep_audit=settings.keep_audit)
     stop = threading.Event()
 

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from search_spaces import known_hardware, space_names
 from search_spaces.schema import ParameterSpec
@@ -50,21 +49,6 @@ class ServerRules:
     flags: frozenset[str] = field(default_factory=frozenset)
     variables: frozenset[str] = field(default_factory=frozenset)
     secrets: frozenset[str] = field(default_factory=frozenset)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the rules as JSON, for the driver of a submission."""
-        return {
-            "model_folders": [os.fspath(folder) for folder in self.model_folders],
-            "hub_models": self.hub_models,
-            **{name: sorted(getattr(self, name)) for name in ("flags", "variables", "secrets")},
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ServerRules:
-        """Return the rules that `to_dict` gave."""
-        folders = tuple(Path(folder) for folder in values["model_folders"])
-        names = (frozenset(values[name]) for name in ("flags", "variables", "secrets"))
-        return cls(folders, values["hub_models"], *names)
 
     def check_space(self, specs: Mapping[str, ParameterSpec]) -> None:
         """Refuse a search space with a flag or a variable that this server does not allow.

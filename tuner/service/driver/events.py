@@ -1,12 +1,16 @@
-"""A study's events, as the service stores them."""
+"""A study's events, as the service stores and logs them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 from records.trials import Failure, TrialRecord
+from storage.service.records import Driver
+from storage.service.store import ServiceStore
 from tuner.executors.base import WorkerState
+from tuner.service.watching.logs import say_event
 from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 
@@ -14,85 +18,71 @@ CONCLUDING = frozenset({Stage.CONFIRMATION, Stage.REDUCTION, Stage.CAPACITY})
 """Stages after the search."""
 
 
-class Journal(Protocol):
-    """Where a driver writes what happens."""
-
-    def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Store an event."""
-
-    def concluding(self) -> None:
-        """The search is over."""
-
-    def progressed(self) -> None:
-        """A trial has ended."""
-
-
 class EventObserver:
-    """Writes a study's events to a journal; a `StudyObserver`."""
+    """Stores the events of a submission's study; a `StudyObserver`."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, store: ServiceStore, submission: str, driver: Driver) -> None:
+        self._store, self._submission, self._driver = store, submission, driver
         self._workers: list[dict[str, Any]] = []
+
+    def _write(self, event: str, /, **data: Any) -> None:
+        say_event(self._submission, event, data)
+        self._store.event(self._submission, event, data, datetime.now(UTC))
 
     def opened(self, start: StudyStart) -> None:
         """Write what the study optimises, and on what."""
-        engine = start.engine
-        self._journal.write(
+        self._write(
             "opened",
-            {
-                "study": start.spec.name,
-                "trials": start.budget.trials,
-                "workers": start.workers,
-                "engine": engine.name,
-                "version": engine.version,
-                "provenance": engine.provenance.value,
-                "objectives": [objective.metric for objective in start.spec.goals.objectives],
-                "slos": [str(slo) for slo in start.spec.goals.slos],
-            },
+            study=start.spec.name,
+            trials=start.budget.trials,
+            workers=start.workers,
+            engine=start.engine.name,
+            version=start.engine.version,
+            provenance=start.engine.provenance.value,
+            objectives=[objective.metric for objective in start.spec.goals.objectives],
+            slos=[str(slo) for slo in start.spec.goals.slos],
         )
 
     def stage(self, plan: StagePlan) -> None:
         """Write that a stage begins."""
         if plan.stage in CONCLUDING:
-            self._journal.concluding()
-        stage = {"stage": plan.stage.value, "trials": plan.trials}
-        self._journal.write("stage", stage | {"subjects": list(plan.subjects), "rounds": list(plan.rounds)})
+            self._store.concluding(self._submission, self._driver, datetime.now(UTC))
+        subjects, rounds = list(plan.subjects), list(plan.rounds)
+        self._write("stage", stage=plan.stage.value, trials=plan.trials, subjects=subjects, rounds=rounds)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         """Write that a worker has a trial."""
-        trial = {"number": spec.number, "round": spec.round, "attempt": spec.attempt, "worker": slot}
-        self._journal.write("trial_started", trial | {"kind": spec.kind.value, "config": dict(spec.config)})
+        about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
+        self._write("trial_started", **about, worker=slot, kind=spec.kind.value, config=dict(spec.config))
 
     def finished(self, record: TrialRecord) -> None:
-        """Write a trial's result."""
+        """Write a trial's result; lost drivers before it count no more."""
         verdict, outcome = record.verdict, record.outcome
         failure = None if outcome is None else outcome.failure
-        self._journal.progressed()
-        self._journal.write(
+        self._store.progressed(self._submission)
+        self._write(
             "trial",
-            {
-                "number": record.number,
-                "round": record.round,
-                "kind": record.kind.value,
-                "label": record.label,
-                "state": record.state,
-                "score": None if verdict is None else verdict.score,
-                "values": {} if verdict is None else dict(verdict.values),
-                "constraints": {} if verdict is None else dict(verdict.constraints),
-                "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
-                "config": dict(record.config),
-                "seconds": {} if outcome is None else dict(outcome.timings),
-            },
+            number=record.number,
+            round=record.round,
+            kind=record.kind.value,
+            label=record.label,
+            state=record.state,
+            score=None if verdict is None else verdict.score,
+            values={} if verdict is None else dict(verdict.values),
+            constraints={} if verdict is None else dict(verdict.constraints),
+            failure=None if failure is None else {"kind": failure.kind.value, "message": failure.message},
+            config=dict(record.config),
+            seconds={} if outcome is None else dict(outcome.timings),
         )
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
         """Write that a trial runs again."""
-        trial = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
-        self._journal.write("trial_retried", trial | {"kind": failure.kind.value, "message": failure.message})
+        about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
+        self._write("trial_retried", **about, kind=failure.kind.value, message=failure.message)
 
     def note(self, text: str) -> None:
         """Write a message for the user."""
-        self._journal.write("note", {"text": text})
+        self._write("note", text=text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         """Write the workers' phases when they have changed."""
@@ -102,7 +92,7 @@ class EventObserver:
         ]
         if workers != self._workers:
             self._workers = workers
-            self._journal.write("workers", {"workers": workers})
+            self._write("workers", workers=workers)
 
     def synced(self, status: SyncStatus) -> None:
         """Ignore the progress of MLflow, which follows by itself."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from tuner.service.asked.rules import ServerRules
 
@@ -38,8 +38,7 @@ class Job:
 
     def environment(self) -> dict[str, str]:
         """Return the variable that tells a driver this job."""
-        plain = {"folder": os.fspath(self.folder), "rules": self.rules.to_dict()}
-        return {VARIABLE: json.dumps(asdict(self) | plain)}
+        return {VARIABLE: TypeAdapter(Job).dump_json(self).decode()}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Job:
@@ -48,6 +47,4 @@ class Job:
         Raises:
             KeyError: outside a driver.
         """
-        values = json.loads(environment[VARIABLE])
-        rules = ServerRules.from_dict(values["rules"])
-        return cls(**values | {"folder": Path(values["folder"]), "rules": rules})
+        return TypeAdapter(cls).validate_json(environment[VARIABLE])

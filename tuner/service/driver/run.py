@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from records.trials import Culprit
 from search_spaces.errors import SpaceError
@@ -28,7 +26,6 @@ from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
-from tuner.service.watching.logs import say_event
 from tuner.settings.study import SCRIPT_FILE, StudySettings
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import gpus_of_trial
@@ -64,26 +61,6 @@ def this_driver() -> Driver:
     identity = own_identity()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return Driver(socket.gethostname(), identity.pid, identity.started, boot)
-
-
-class StoreJournal:
-    """Writes events and progress of one submission to the service's store."""
-
-    def __init__(self, store: ServiceStore, submission: str, driver: Driver) -> None:
-        self._store, self._submission, self._driver = store, submission, driver
-
-    def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Store an event, and log it."""
-        say_event(self._submission, kind, data)
-        self._store.event(self._submission, kind, data, datetime.now(UTC))
-
-    def concluding(self) -> None:
-        """The search is over."""
-        self._store.concluding(self._submission, self._driver, datetime.now(UTC))
-
-    def progressed(self) -> None:
-        """A trial has ended, so lost drivers before it count no more."""
-        self._store.progressed(self._submission)
 
 
 class Heartbeat:
@@ -131,7 +108,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
         driver: this process.
         wishes: set from outside, by a signal or the heartbeat.
     """
-    observer = EventObserver(StoreJournal(store, submission.id, driver))
+    observer = EventObserver(store, submission.id, driver)
     try:
         wait_until_free(job.storage, submission.id, LOCK_WAIT_S, wishes.stop)
         settings = _settings(job, submission)

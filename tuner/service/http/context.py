@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from storage.service.store import ServiceStore
 from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.places import Places
+from tuner.service.scheduler.launcher import folder_of
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
@@ -69,10 +70,13 @@ class ServiceContext:
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""
-        return self.folder / "submissions" / submission
+        return folder_of(self.folder, submission)
 
 
 def context_of(request: Request) -> ServiceContext:
     """Return the context of a request's application."""
     context: ServiceContext = request.app.state.context
     return context
+
+
+Context = Annotated[ServiceContext, Depends(context_of)]

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from storage.service.records import Driver, Submission
 from tuner.processes.family import Identity, is_alive, send_signal
@@ -25,28 +24,8 @@ LOG = "driver.log"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Launcher(Protocol):
-    """Starts drivers on this host."""
-
-    def launch(self, submission: Submission) -> None:
-        """Start a driver for a submission that has devices; it sets itself as the driver.
-
-        Raises:
-            OSError: if no process can be started.
-        """
-
-    def runs(self, driver: Driver) -> bool | None:
-        """Return whether a driver still runs; None if this host cannot know."""
-
-    def ended(self) -> set[tuple[str, int]]:
-        """Return submission and run of each driver of this launcher that has ended since the last call."""
-
-    def abandon(self, submission: str, run: int) -> None:
-        """Kill the process of a run that did not become its driver in time, if this launcher started it."""
-
-
-class ProcessLauncher:
-    """Starts each driver as a process in a session of its own, so that it outlives this one.
+class Launcher:
+    """Starts drivers on this host, each in a session of its own, so that it outlives this process.
 
     Args:
         storage: URL of the database.
@@ -63,13 +42,13 @@ class ProcessLauncher:
         self._vllm, self._ray_address, self._rules = vllm, ray_address, rules
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
-    def folder_of(self, submission: str) -> Path:
-        """Return the folder of a submission."""
-        return self._folder / "submissions" / submission
-
     def launch(self, submission: Submission) -> None:
-        """Start the driver; its output goes to `driver.log` in the submission's folder."""
-        folder = self.folder_of(submission.id)
+        """Start a driver for a submission that has devices; its output goes to `driver.log` in the submission's folder.
+
+        Raises:
+            OSError: if no process can be started.
+        """
+        folder = folder_of(self._folder, submission.id)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address, self._rules)
         environment = {**inherited(os.environ), **job.environment(), **self.variables_of(submission)}
@@ -104,13 +83,13 @@ class ProcessLauncher:
         return is_alive(Identity(driver.pid, driver.started))
 
     def ended(self) -> set[tuple[str, int]]:
-        """Reap the drivers that have ended."""
+        """Reap the drivers that have ended since the last call, and return their submissions and runs."""
         found = {run for run, child in self._children.items() if child.poll() is not None}
         self._children = {run: child for run, child in self._children.items() if run not in found}
         return found
 
     def abandon(self, submission: str, run: int) -> None:
-        """Kill the process; a frozen one would stay for good, and its run is over."""
+        """Kill the process of a run that did not become its driver in time: a frozen one would stay for good."""
         if (child := self._children.get((submission, run))) is not None:
             child.kill()
 
@@ -128,6 +107,11 @@ class ProcessLauncher:
                 child.wait(timeout=max(deadline - time.monotonic(), 0.0))
         self.ended()
         return len(self._children)
+
+
+def folder_of(folder: Path, submission: str) -> Path:
+    """Return the folder of a submission below the service's."""
+    return folder / "submissions" / submission
 
 
 def inherited(variables: Mapping[str, str]) -> dict[str, str]:

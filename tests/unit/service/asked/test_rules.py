@@ -110,8 +110,3 @@ def test_variables_and_secrets_are_the_servers_to_allow() -> None:
         assert caught.value.field == "env"
     with pytest.raises(SettingError):
         check(OPEN, server_arguments=["--chat-template", "${AWS_SECRET}"])
-
-
-def test_the_rules_of_a_driver_are_those_of_its_server(tmp_path: Path) -> None:
-    rules = ServerRules((tmp_path,), False, frozenset({"--a"}), frozenset({"B"}), frozenset({"C"}))
-    assert ServerRules.from_dict(rules.to_dict()) == rules

@@ -17,6 +17,7 @@ from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import NoMlflow
 from tests.unit.storage.test_locks import another_process
 from tuner.cancellation import Wishes
+from tuner.service.asked.rules import ServerRules
 from tuner.service.driver import run
 from tuner.service.driver.job import Job
 from tuner.service.driver.run import Ending, Heartbeat, run_submission, this_driver
@@ -49,6 +50,12 @@ def run_it(store: ServiceStore, folder: Path, **settings: object) -> Ending:
     )
     job = Job(normalise_url(str(folder / "t.db")), ID, 1, folder)
     return run_submission(job, submission, store, driver, Wishes())
+
+
+def test_a_driver_reads_the_job_that_its_scheduler_wrote(tmp_path: Path) -> None:
+    rules = ServerRules((tmp_path,), False, frozenset({"--a"}), frozenset({"B"}), frozenset({"C"}))
+    job = Job("sqlite:///t.db", ID, 2, tmp_path, ray_address="auto", rules=rules)
+    assert Job.from_environment(job.environment()) == job
 
 
 def test_a_study_that_another_process_runs_fails_by_the_infrastructure(

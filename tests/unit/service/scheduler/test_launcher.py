@@ -9,13 +9,13 @@ import pytest
 
 from storage.service.records import Submission
 from tuner.service.asked.rules import ServerRules
-from tuner.service.scheduler.launcher import ProcessLauncher, inherited
+from tuner.service.scheduler.launcher import Launcher, inherited
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
 
 def variables(kind: str, granted: tuple[str, ...], storage: str = "postgresql://h/d", ray: str | None = None) -> object:
-    launcher = ProcessLauncher(storage, Path("/srv/tuner"), None, ray, ServerRules())
+    launcher = Launcher(storage, Path("/srv/tuner"), None, ray, ServerRules())
     return launcher.variables_of(Submission("s", "ada", {}, kind, len(granted), 0, NOW, NOW, granted=granted))
 
 

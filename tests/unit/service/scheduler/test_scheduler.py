@@ -12,6 +12,7 @@ import pytest
 from storage import normalise_url
 from storage.service.records import AuditEntry, Driver, Owner, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import LEASE_S, MOST_LOSSES, SILENT_S, START_S, Scheduler
 
 START = datetime(2026, 11, 25, 12, tzinfo=UTC)
@@ -19,7 +20,7 @@ HERE = Driver("here", 100, 1, "boot")
 
 
 @dataclass
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Remembers what it started; drivers run until a test ends them."""
 
     launched: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
