@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from storage.service.records import AuditEntry, Token
+from storage.service.records import AuditEntry
 from storage.service.store import open_service_store
 from tuner.client.replies import ServiceToken
 from tuner.errors import SettingError
-from tuner.service.http.access import new_token
-from tuner.service.http.models import NewToken, rule_of, token_view
+from tuner.service.http.access import make_token
+from tuner.service.http.models import NewToken, rule_of, token_of
 
 
 class StoredTokens:
@@ -30,7 +30,7 @@ class StoredTokens:
 
     def tokens(self) -> list[ServiceToken]:
         """Return all tokens without their secrets."""
-        return [_record(token) for token in self._store.tokens()]
+        return [token_of(token) for token in self._store.tokens()]
 
     def add_token(
         self, name: str, *, owner: str | None = None, role: str = "user", days: int | None = None
@@ -45,23 +45,15 @@ class StoredTokens:
         except ValidationError as error:
             first = error.errors()[0]
             raise SettingError(str(first["loc"][0]), first["input"], rule_of(first)) from None
-        secret, digest = new_token()
-        now = datetime.now(UTC)
-        expires = None if asked.days is None else now + timedelta(days=asked.days)
-        token = Token(asked.name, asked.owner, asked.role, digest, now, expires)
-        self._store.add_token(token)
+        made = make_token(self._store, asked)
         self._note("add token", name)
-        return _record(token, secret)
+        return made
 
     def revoke_token(self, name: str) -> ServiceToken:
         """Make a token worthless from now on."""
         token = self._store.revoke_token(name, datetime.now(UTC))
         self._note("revoke token", name)
-        return _record(token)
+        return token_of(token)
 
     def _note(self, action: str, name: str) -> None:
         self._store.audit(AuditEntry(datetime.now(UTC), None, None, action, name, "done", {"by": "database"}))
-
-
-def _record(token: Token, secret: str | None = None) -> ServiceToken:
-    return ServiceToken.of(token_view(token, secret).model_dump(mode="json"))

@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 
 from storage.service.records import AuditEntry, Role, Submission, Token
-from tuner.service.http.context import ServiceContext, context_of
+from storage.service.store import ServiceStore
+from tuner.client.replies import ServiceToken
+from tuner.service.http.context import Context, ServiceContext
+from tuner.service.http.models import NewToken, token_of
 from tuner.service.http.problems import Problem
 
 COOKIE = "tuner_session"
@@ -33,6 +36,16 @@ def new_token() -> tuple[str, str]:
 def digest_of(token: str) -> str:
     """Return the SHA-256 of a token, in hexadecimal digits."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def make_token(service: ServiceStore, asked: NewToken) -> ServiceToken:
+    """Store a new token, and return it with its secret."""
+    secret, digest = new_token()
+    now = datetime.now(UTC)
+    expires = None if asked.days is None else now + timedelta(days=asked.days)
+    token = Token(asked.name, asked.owner, asked.role, digest, now, expires)
+    service.add_token(token)
+    return token_of(token, secret)
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ def _given_token(request: Request) -> tuple[str | None, bool]:
     return request.cookies.get(COOKIE), True
 
 
-def caller(request: Request, context: Annotated[ServiceContext, Depends(context_of)]) -> Caller:
+def caller(request: Request, context: Context) -> Caller:
     """Return who calls.
 
     Raises:
@@ -151,7 +164,7 @@ User = Annotated[Caller, Depends(user)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def readable(id: str, who: Caller, context: ServiceContext) -> Submission:
+def readable(id: str, who: Known, context: Context) -> Submission:
     """Return a submission that a caller may read.
 
     Raises:
@@ -174,16 +187,21 @@ def check_source(study: str, who: Caller, context: ServiceContext) -> None:
         readable(study, who, context)
 
 
-def changeable(id: str, who: Caller, context: ServiceContext) -> Submission:
+Readable = Annotated[Submission, Depends(readable)]
+
+
+def changeable(who: User, found: Readable) -> Submission:
     """Return a submission that a caller may change.
 
     Raises:
         Problem: 404 as `readable`; 403 for another owner's shared one.
     """
-    found = readable(id, who, context)
     if not (who.is_admin or found.owner == who.owner):
-        raise Problem(403, f"the study {id!r} is {found.owner}'s; only its owner and admins change it")
+        raise Problem(403, f"the study {found.id!r} is {found.owner}'s; only its owner and admins change it")
     return found
+
+
+Changeable = Annotated[Submission, Depends(changeable)]
 
 
 def log_action(context: ServiceContext, who: Caller, action: str, resource: str, result: str) -> None:

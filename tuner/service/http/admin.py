@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from storage.service.records import ACTIVE, SubmissionState, Token
+from storage.service.records import ACTIVE, Owner, SubmissionState
+from tuner.client.replies import ServiceToken
 from tuner.errors import SettingError
-from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, caller_of, digest_of, log_action, new_token
-from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.models import NewToken, OwnerBody, Session, TokenView, owner_of, token_view
+from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, caller_of, digest_of, log_action, make_token
+from tuner.service.http.context import Context
+from tuner.service.http.models import NewToken, OwnerBody, Session, token_of
 from tuner.service.http.problems import Problem
 
 router = APIRouter(prefix="/v1", tags=["service"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 
 
 @router.post("/session", status_code=204)
@@ -45,38 +45,31 @@ def session(who: Known) -> dict[str, Any]:
 
 
 @router.post("/tokens", status_code=201)
-def add_token(body: NewToken, who: Admin, context: Context) -> TokenView:
+def add_token(body: NewToken, who: Admin, context: Context) -> ServiceToken:
     """Make a token; its secret is in this answer only."""
-    secret, digest = new_token()
-    now = datetime.now(UTC)
-    expires = None if body.days is None else now + timedelta(days=body.days)
-    token = Token(body.name, body.owner, body.role, digest, now, expires)
-    context.service.add_token(token)
+    made = make_token(context.service, body)
     log_action(context, who, "add token", body.name, "done")
-    return token_view(token, secret)
+    return made
 
 
 @router.get("/tokens")
-def tokens(who: Admin, context: Context) -> list[TokenView]:
+def tokens(who: Admin, context: Context) -> list[ServiceToken]:
     """Return all tokens without their secrets."""
-    return [token_view(token) for token in context.service.tokens()]
+    return [token_of(token) for token in context.service.tokens()]
 
 
 @router.post("/tokens/{name}:revoke")
-def revoke_token(name: str, who: Admin, context: Context) -> TokenView:
+def revoke_token(name: str, who: Admin, context: Context) -> ServiceToken:
     """Make a token worthless from now on."""
     token = context.service.revoke_token(name, datetime.now(UTC))
     log_action(context, who, "revoke token", name, "done")
-    return token_view(token)
+    return token_of(token)
 
 
 @router.get("/owners")
 def owners(who: Admin, context: Context) -> dict[str, OwnerBody]:
     """Return the shares and quotas of owners; one that is not listed has weight 1 and no quota."""
-    return {
-        each.name: OwnerBody(weight=each.weight, most_gpus=each.most_gpus, gpu_hours_a_week=each.gpu_hours_a_week)
-        for each in context.service.owners()
-    }
+    return {each.name: OwnerBody.model_validate(each, from_attributes=True) for each in context.service.owners()}
 
 
 @router.put("/owners/{name}")
@@ -84,7 +77,7 @@ def set_owner(name: str, body: OwnerBody, who: Admin, context: Context) -> Owner
     """Set an owner's share and quotas."""
     if not name.isprintable() or len(name) > 64:
         raise SettingError("name", name, "a name has 1 to 64 printable characters")
-    context.service.set_owner(owner_of(name, body))
+    context.service.set_owner(Owner(name, **body.model_dump()))
     log_action(context, who, "set owner", name, "done")
     return body
 

@@ -7,19 +7,18 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from storage.service.records import Event
-from tuner.service.http.access import Known, given_digest, readable
-from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.access import Known, Readable, given_digest
+from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.edge.described import event_stream
 from tuner.service.http.edge.streams import PAGE, Stream, Streams
 
 router = APIRouter(prefix="/v1/studies", tags=["events"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 
 KEEP_ALIVE_S = 15.0
 """Seconds without an event after which a comment keeps the connection alive."""
@@ -27,7 +26,7 @@ KEEP_ALIVE_S = 15.0
 
 @router.get("/{id}/events", response_class=Response, responses=event_stream())
 async def events(
-    id: str,
+    found: Readable,
     request: Request,
     who: Known,
     context: Context,
@@ -41,9 +40,8 @@ async def events(
     with the last event so far. It also ends within seconds after its token was revoked or has expired, or the study is
     no longer there for its owner.
     """
-    await run_in_threadpool(readable, id, who, context)
     streams: Streams = request.app.state.streams
-    stream = streams.add(id, who.owner, given_digest(request))
+    stream = streams.add(found.id, who.owner, given_digest(request))
     number = after if last_event_id is None else last_event_id
     return EventResponse(_texts(stream, number, context, follow=follow), stream, streams)
 

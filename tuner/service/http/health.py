@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
 from tuner.service.http.access import Known
-from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.context import Context
 from tuner.service.http.edge.described import text
 from tuner.service.watching.meters import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 
 
 @router.get("/healthz")

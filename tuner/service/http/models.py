@@ -1,17 +1,20 @@
-"""Bodies of requests and answers."""
+"""Bodies of requests, and answers of records of the database; `tuner.client.replies` declares the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from storage.service.records import Owner, Role, Submission, SubmissionState, Token
+from storage.service.records import Role, Submission, SubmissionState, Token
+from tuner.client.replies import ServiceToken, StudyProgress, SubmittedStudy
 from tuner.service.asked.settings import schema
 from tuner.settings.study import MOST_GPUS
 
+Record = TypeVar("Record")
+Counts = tuple[int, int, int, float | None]
 ID = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """Ids of studies are file names and parts of addresses, too."""
 
@@ -29,11 +32,13 @@ def rule_of(error: Mapping[str, Any]) -> str:
     return RULES.get(error.get("ctx", {}).get("pattern"), message[:1].lower() + message[1:])
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """The body of a request, without unknown names."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class NewStudy(_Body):
+class NewStudy(Body):
     """A study to submit. The same `id` with the same content is accepted again and changes nothing."""
 
     id: Annotated[str | None, Field(pattern=ID, description="name of the study; made up if it is left out")] = None
@@ -49,55 +54,14 @@ class NewStudy(_Body):
     ] = None
 
 
-class StudyChange(_Body):
+class StudyChange(Body):
     """What may be changed of a submitted study."""
 
     priority: Annotated[int | None, Field(ge=-100, le=100)] = None
     shared: bool | None = None
 
 
-class Progress(BaseModel):
-    """How far a study is: finished trials of the search, measurements in rounds, and the best score."""
-
-    trials: int
-    rounds: int
-    failed: int
-    score: float | None
-
-
-class StudyView(BaseModel):
-    """A submitted study. Times are UTC."""
-
-    id: str
-    owner: str
-    state: SubmissionState
-    reason: str | None
-    culprit: str | None
-    waits_for: Annotated[str | None, Field(description="why it waits, while it is queued")]
-    kind: str
-    gpus: int
-    granted: list[str]
-    priority: int
-    shared: bool
-    created_at: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    heartbeat_at: datetime | None
-    gpu_seconds: float
-    webhook: Annotated[str | None, Field(description="name of the webhook that gets a message at its end")]
-    settings: dict[str, Any] | None
-    progress: Progress | None
-
-
-class StudyPage(BaseModel):
-    """A page of studies, the newest first. `next` is the `after` of the next page; null on the last one."""
-
-    studies: list[StudyView]
-    next: str | None
-
-
-class NewToken(_Body):
+class NewToken(Body):
     """A token to make. `owner` is whose studies it submits and reads."""
 
     name: Annotated[str, Field(pattern=NAME)]
@@ -106,20 +70,7 @@ class NewToken(_Body):
     days: Annotated[int | None, Field(ge=1, le=3650, description="days until it expires; none: it does not")] = None
 
 
-class TokenView(BaseModel):
-    """A token without its secret. `token` is the secret, once, in the answer to its making."""
-
-    name: str
-    owner: str
-    role: Role
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    used_at: datetime | None
-    token: str | None = None
-
-
-class OwnerBody(_Body):
+class OwnerBody(Body):
     """An owner's share and quotas."""
 
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -127,46 +78,35 @@ class OwnerBody(_Body):
     gpu_hours_a_week: Annotated[float | None, Field(ge=0, le=1e9, allow_inf_nan=False)] = None
 
 
-class Session(_Body):
+class Session(Body):
     """A token, to be kept in a cookie."""
 
     token: Annotated[str, Field(max_length=200)]
 
 
-def study_view(
-    found: Submission, waits: str | None = None, progress: Progress | None = None, *, settings: bool = True
-) -> StudyView:
-    """Return the view of a submission."""
-    return StudyView(
-        id=found.id,
-        owner=found.owner,
-        state=found.state,
-        reason=found.reason,
-        culprit=found.culprit,
-        waits_for=waits if found.state is SubmissionState.QUEUED else None,
-        kind=found.kind,
-        gpus=found.gpus,
-        granted=list(found.granted),
-        priority=found.priority,
-        shared=found.shared,
-        created_at=found.created_at,
-        queued_at=found.queued_at,
-        started_at=found.started_at,
-        ended_at=found.ended_at,
-        heartbeat_at=found.heartbeat_at,
-        gpu_seconds=found.gpu_seconds,
-        webhook=found.webhook,
-        settings=dict(found.settings) if settings else None,
-        progress=progress,
-    )
+def study_of(found: Submission, waits: str | None, progress: Counts | None, *, settings: bool = True) -> SubmittedStudy:
+    """Return a submission as its readers see it.
+
+    Args:
+        found: the submission.
+        waits: why it waits.
+        progress: see `StudyProgress`; None before its first run.
+        settings: whether its settings are shown.
+    """
+    more = {
+        "waits_for": waits if found.state is SubmissionState.QUEUED else None,
+        "settings": found.settings if settings else None,
+        "progress": None if progress is None else StudyProgress(*progress),
+    }
+    return _record(SubmittedStudy, found, **more)
 
 
-def token_view(token: Token, secret: str | None = None) -> TokenView:
-    """Return the view of a token; `secret` only for the one who made it."""
-    names = ("name", "owner", "role", "created_at", "expires_at", "revoked_at", "used_at")
-    return TokenView(**{name: getattr(token, name) for name in names}, token=secret)
+def token_of(token: Token, secret: str | None = None) -> ServiceToken:
+    """Return a token without its digest; `secret` only for the one who made it."""
+    return _record(ServiceToken, token, token=secret)
 
 
-def owner_of(name: str, body: OwnerBody) -> Owner:
-    """Return an owner's record."""
-    return Owner(name, body.weight, body.most_gpus, body.gpu_hours_a_week)
+def _record(kind: type[Record], source: object, **more: Any) -> Record:
+    """Return a record with the values of another one's fields, and further ones."""
+    names = [each.name for each in fields(kind) if each.name not in more]  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: getattr(source, name) for name in names}, **more)

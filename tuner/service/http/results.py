@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -12,8 +11,9 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from records.trials import TrialRecord
 from storage.service.rows import LARGEST
-from tuner.service.http.access import Caller, Known, readable
-from tuner.service.http.context import ServiceContext, context_of
+from tuner.client.replies import SubmittedTrial
+from tuner.service.http.access import Known, Readable, readable
+from tuner.service.http.context import Context
 from tuner.service.http.edge.described import text
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
@@ -24,7 +24,6 @@ from tuner.use_cases.report.page import report as write_report
 from tuner.use_cases.report.reported import ReportedStudy
 
 router = APIRouter(prefix="/v1/studies", tags=["results"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 EXPORTED: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {
@@ -51,63 +50,56 @@ SANDBOX = (
 
 @router.get("/{id}/trials")
 def trials(
-    id: str,
-    who: Known,
+    found: Readable,
     context: Context,
     after: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
     limit: Annotated[int, Query(ge=1, le=MOST_NUMBERS)] = MOST_NUMBERS,
-) -> list[dict[str, Any]]:
+) -> list[SubmittedTrial]:
     """Return trials and measurements in rounds of a study by number and round: the first `limit` numbers above `after`.
 
     The next page has `after` = the last number of this one; an empty page ends them.
     """
-    readable(id, who, context)
-    if context.store.study(id) is None:
+    if context.store.study(found.id) is None:
         return []
-    return [trial_body(record) for record in context.store.trials(id, after=after, most=limit)]
+    return [trial_of(record) for record in context.store.trials(found.id, after=after, most=limit)]
 
 
-def trial_body(record: TrialRecord) -> dict[str, Any]:
-    """Return a trial as JSON; metrics are the medians over its benchmarks."""
+def trial_of(record: TrialRecord) -> SubmittedTrial:
+    """Return a trial as its readers see it."""
     outcome, verdict = record.outcome, record.verdict
     failure = None if outcome is None else outcome.failure
     names = [] if outcome is None else dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
-    return {
-        "number": record.number,
-        "round": record.round,
-        "kind": record.kind.value,
-        "label": record.label,
-        "state": record.state,
-        "score": None if verdict is None else verdict.score,
-        "feasible": None if verdict is None else verdict.feasible,
-        "values": {} if verdict is None else dict(verdict.values),
-        "constraints": {} if verdict is None else dict(verdict.constraints),
-        "metrics": {} if outcome is None else {name: outcome.metric(name) for name in names},
-        "config": dict(record.config),
-        "failure": None
+    return SubmittedTrial(
+        number=record.number,
+        round=record.round,
+        kind=record.kind.value,
+        label=record.label,
+        state=record.state,
+        score=None if verdict is None else verdict.score,
+        feasible=None if verdict is None else verdict.feasible,
+        values={} if verdict is None else verdict.values,
+        constraints={} if verdict is None else verdict.constraints,
+        metrics={} if outcome is None else {name: outcome.metric(name) for name in names},
+        config=record.config,
+        failure=None
         if failure is None
         else {"kind": failure.kind.value, "culprit": failure.culprit.value, "message": failure.message},
-        "provenance": None if outcome is None else outcome.provenance.value,
-        "started_at": None if outcome is None else outcome.started_at.isoformat(),
-        "ended_at": None if outcome is None else outcome.ended_at.isoformat(),
-    }
-
-
-def _conclusion(id: str, context: ServiceContext) -> Mapping[str, Any]:
-    study = context.store.study(id)
-    if study is None or study.conclusion is None:
-        raise not_found("conclusion of the study", id)
-    return study.conclusion
+        provenance=None if outcome is None else outcome.provenance.value,
+        started_at=None if outcome is None else outcome.started_at,
+        ended_at=None if outcome is None else outcome.ended_at,
+    )
 
 
 @router.get("/{id}/conclusion")
-def conclusion(id: str, who: Known, context: Context) -> dict[str, Any]:
+def conclusion(found: Readable, context: Context) -> dict[str, Any]:
     """Return what the study concluded: winner, reason, finalists with intervals, flag effects, front."""
-    readable(id, who, context)
-    return dict(_conclusion(id, context))
+    study = context.store.study(found.id)
+    if study is None or study.conclusion is None:
+        raise not_found("conclusion of the study", found.id)
+    return dict(study.conclusion)
 
 
-def reported(id: str, who: Caller, context: ServiceContext) -> ReportedStudy:
+def reported(id: str, who: Known, context: Context) -> ReportedStudy:
     """Return a study that the caller may read.
 
     Raises:
@@ -121,11 +113,14 @@ def reported(id: str, who: Caller, context: ServiceContext) -> ReportedStudy:
     return ReportedStudy(study, records, context.url)
 
 
+Reported = Annotated[ReportedStudy, Depends(reported)]
+
+
 @router.get("/{id}/charts/{name}")
-def chart(id: str, name: str, who: Known, context: Context) -> Response:
+def chart(study: Reported, name: str) -> Response:
     """Return a figure of the report as Plotly's JSON; 404 if the study has nothing to draw it from."""
     try:
-        figure = draw(reported(id, who, context), name)
+        figure = draw(study, name)
     except KeyError:
         figure = None
     if figure is None:
@@ -134,15 +129,14 @@ def chart(id: str, name: str, who: Known, context: Context) -> Response:
 
 
 @router.get("/{id}/records", response_class=Response, responses=text("application/x-ndjson"))
-def records(id: str, who: Known, context: Context) -> Response:
+def records(found: Readable, context: Context) -> Response:
     """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt.
 
     Folders of trials keep their paths: `tuner requests` reads them on the server's own machine.
     """
-    readable(id, who, context)
-    if context.store.study(id) is None:
-        raise Problem(404, f"the study {id!r} has not begun yet, so there is nothing to read")
-    lines = "".join(f"{line}\n" for line in study_lines(context.store, id))
+    if context.store.study(found.id) is None:
+        raise Problem(404, f"the study {found.id!r} has not begun yet, so there is nothing to read")
+    lines = "".join(f"{line}\n" for line in study_lines(context.store, found.id))
     return Response(lines, media_type="application/x-ndjson")
 
 
@@ -197,8 +191,7 @@ def _suffix(form: str) -> str:
 
 @router.get("/{id}/log", response_class=Response, responses=text("text/plain"))
 def log(
-    id: str,
-    who: Known,
+    found: Readable,
     context: Context,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE,
@@ -207,8 +200,7 @@ def log(
 
     Paths of the server are masked.
     """
-    readable(id, who, context)
-    path = context.folder_of(id) / LOG
+    path = context.folder_of(found.id) / LOG
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -218,7 +210,7 @@ def log(
             content = context.places.masked(file.read(begin - first + limit + context.places.longest))
             content = content[begin - first :][:limit]
     except FileNotFoundError:
-        raise not_found("log of the study", id) from None
+        raise not_found("log of the study", found.id) from None
     except OSError as error:
         raise Problem(500, f"the log cannot be read: {error.strerror}") from None
     return Response(content, media_type="text/plain; charset=utf-8", headers={"Tuner-Log-Size": str(size)})

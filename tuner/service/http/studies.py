@@ -7,30 +7,30 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from storage.service.records import Request, Submission, SubmissionState
+from tuner.client.replies import StudyPage, SubmittedStudy
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_asked, check_plan
 from tuner.service.asked.contents import files_of
 from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
-from tuner.service.http.access import Known, User, changeable, check_source, log_action, readable
-from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
+from tuner.service.http.access import Changeable, Known, Readable, User, check_source, log_action
+from tuner.service.http.context import Context, ServiceContext
+from tuner.service.http.models import NewStudy, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
 from tuner.settings.study import StudySettings
 from tuner.study.specification.settings import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 MOST_WAITING = 200
 """Submissions of one owner that may wait."""
 
 
-@router.post("", status_code=201, responses={200: {"model": StudyView}})
-def submit(body: NewStudy, who: User, context: Context, response: Response) -> StudyView:
+@router.post("", status_code=201, responses={200: {"model": SubmittedStudy}})
+def submit(body: NewStudy, who: User, context: Context, response: Response) -> SubmittedStudy:
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
     settings = read_settings(body.settings, id)
@@ -113,58 +113,45 @@ def studies(
     )
     counts = context.store.progress([each.id for each in page.submissions])
     waits = context.queue.waits
-    views = [
-        study_view(each, waits.get(each.id), _progress(counts.get(each.id)), settings=False)
-        for each in page.submissions
-    ]
-    return StudyPage(studies=views, next=page.cursor)
+    found = [study_of(each, waits.get(each.id), counts.get(each.id), settings=False) for each in page.submissions]
+    return StudyPage(tuple(found), page.cursor)
 
 
-def _progress(counts: tuple[int, int, int, float | None] | None) -> Progress | None:
-    if counts is None:
-        return None
-    trials, rounds, failed, score = counts
-    return Progress(trials=trials, rounds=rounds, failed=failed, score=score)
-
-
-def _view(found: Submission, context: ServiceContext) -> StudyView:
+def _view(found: Submission, context: ServiceContext) -> SubmittedStudy:
     counts = context.store.progress([found.id])
-    return study_view(found, context.queue.waits.get(found.id), _progress(counts.get(found.id)))
+    return study_of(found, context.queue.waits.get(found.id), counts.get(found.id))
 
 
 @router.get("/{id}")
-def study(id: str, who: Known, context: Context) -> StudyView:
+def study(found: Readable, context: Context) -> SubmittedStudy:
     """Return one study."""
-    return _view(readable(id, who, context), context)
+    return _view(found, context)
 
 
 @router.patch("/{id}")
-def change(id: str, body: StudyChange, who: User, context: Context) -> StudyView:
+def change(found: Changeable, body: StudyChange, who: User, context: Context) -> SubmittedStudy:
     """Change the priority of a study, or who may read it."""
-    found = changeable(id, who, context)
     if body.priority is not None:
-        found = context.service.set_priority(id, body.priority, datetime.now(UTC))
+        found = context.service.set_priority(found.id, body.priority, datetime.now(UTC))
     if body.shared is not None:
-        found = context.service.share(id, body.shared)
-    log_action(context, who, "change", id, "done")
+        found = context.service.share(found.id, body.shared)
+    log_action(context, who, "change", found.id, "done")
     return _view(found, context)
 
 
 @router.delete("/{id}", status_code=204)
-def delete(id: str, who: User, context: Context) -> None:
+def delete(found: Changeable, who: User, context: Context) -> None:
     """Delete an ended study with its trials and files; what MLflow has of it stays there."""
-    changeable(id, who, context)
-    delete_study(id, context.service, context.url, context.folder_of(id))
-    log_action(context, who, "delete", id, "done")
+    delete_study(found.id, context.service, context.url, context.folder_of(found.id))
+    log_action(context, who, "delete", found.id, "done")
 
 
 def _verb(name: str, act: Callable[[ServiceContext, str], Submission], summary: str) -> None:
     """Add `POST /v1/studies/ID:NAME`."""
 
-    def verb(id: str, who: User, context: Context) -> StudyView:
-        changeable(id, who, context)
-        found = act(context, id)
-        log_action(context, who, name, id, found.state.value)
+    def verb(asked: Changeable, who: User, context: Context) -> SubmittedStudy:
+        found = act(context, asked.id)
+        log_action(context, who, name, found.id, found.state.value)
         return _view(found, context)
 
     verb.__name__, verb.__doc__ = name, summary

@@ -7,10 +7,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from records.metrics import Direction
-from tuner.service.http.models import ID
+from tuner.service.http.models import ID, Body
 
 MOST_TRIALS = 10_000
 """Trials of one optimization; a process reads all of them before its first suggestion."""
@@ -46,11 +46,7 @@ class ClientTrialState(StrEnum):
     INFEASIBLE = "INFEASIBLE"
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ObjectiveBody(_Body):
+class ObjectiveBody(Body):
     """A metric to optimise, and its weight among several."""
 
     metric: Annotated[str, Field(pattern=METRIC)]
@@ -58,7 +54,7 @@ class ObjectiveBody(_Body):
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
 
 
-class NewOptimization(_Body):
+class NewOptimization(Body):
     """An optimization to create. The same `id` with the same content is accepted again and changes nothing."""
 
     id: Annotated[str | None, Field(pattern=ID, description="its name; made up if it is left out")] = None
@@ -97,25 +93,25 @@ class Optimization(NewOptimization):
     created_at: datetime
 
 
-class OptimizationChange(_Body):
+class OptimizationChange(Body):
     """What may be changed of an optimization."""
 
     shared: bool
 
 
-class SuggestBody(_Body):
+class SuggestBody(Body):
     """A client that asks for trials: those that it has, then those of lost clients, then new ones."""
 
     client_id: Client
     count: Annotated[int, Field(ge=1, le=50, description="how many trials the client wants to have")] = 1
 
 
-class CompleteBody(_Body):
+class CompleteBody(Body):
     """What a client measured; without metrics, a reason or a violated constraint says why the trial is infeasible."""
 
     client_id: Client
-    metrics: Annotated[Values, Field(description="every objective, and whatever else was measured")] = {}
-    constraints: Annotated[Values, Field(description="values by name; at most 0 is satisfied")] = {}
+    metrics: Values = Field(default_factory=dict, description="every objective, and whatever else was measured")
+    constraints: Values = Field(default_factory=dict, description="values by name; at most 0 is satisfied")
     reason: Annotated[str | None, Field(min_length=1, max_length=2000, description="why there are no metrics")] = None
 
     @model_validator(mode="after")

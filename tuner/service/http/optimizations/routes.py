@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from tuner.service.http.access import Caller, Known, User, log_action
-from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.access import Known, User, log_action
+from tuner.service.http.context import Context
 from tuner.service.http.optimizations.models import (
     BestView,
     CompleteBody,
@@ -27,7 +27,6 @@ from tuner.service.http.optimizations.models import (
 from tuner.service.http.problems import Problem, not_found
 
 router = APIRouter(prefix="/v1/optimizations", tags=["optimizations"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 THREADS = 4
 """Suggestions and results that a process works on at once, so that they leave threads for other requests."""
 
@@ -57,61 +56,61 @@ def optimizations(
     return context.optimizations.page(None if who.is_admin else who.owner, after, limit)
 
 
-def _check_readable(id: str, who: Caller, context: ServiceContext) -> Optimization:
+def _readable(id: str, who: Known, context: Context) -> Optimization:
     found = context.optimizations.find(id)
     if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
         raise not_found("optimization", id, hides=found is not None)
     return found
 
 
-def _check_changeable(id: str, who: Caller, context: ServiceContext) -> None:
-    found = _check_readable(id, who, context)
+Readable = Annotated[Optimization, Depends(_readable)]
+
+
+def _changeable(who: User, found: Readable) -> Optimization:
     if not (who.is_admin or found.owner == who.owner):
-        raise Problem(403, f"the optimization {id!r} is {found.owner}'s; only its owner and admins change it")
-
-
-@router.get("/{id}:best")
-def best(id: str, who: Known, context: Context) -> BestView:
-    """Return the best feasible trial and the front."""
-    _check_readable(id, who, context)
-    return context.optimizations.best(id)
-
-
-@router.get("/{id}")
-def optimization(id: str, who: Known, context: Context) -> OptimizationView:
-    """Return one optimization."""
-    _check_readable(id, who, context)
-    return context.optimizations.view(id)
-
-
-@router.patch("/{id}")
-def change(id: str, body: OptimizationChange, who: User, context: Context) -> OptimizationView:
-    """Change who may read an optimization."""
-    _check_changeable(id, who, context)
-    found = context.optimizations.share(id, body.shared)
-    log_action(context, who, "change optimization", id, "done")
+        raise Problem(403, f"the optimization {found.id!r} is {found.owner}'s; only its owner and admins change it")
     return found
 
 
+Changeable = Annotated[Optimization, Depends(_changeable)]
+
+
+@router.get("/{id}:best")
+def best(found: Readable, context: Context) -> BestView:
+    """Return the best feasible trial and the front."""
+    return context.optimizations.best(found.id)
+
+
+@router.get("/{id}")
+def optimization(found: Readable, context: Context) -> OptimizationView:
+    """Return one optimization."""
+    return context.optimizations.view(found.id)
+
+
+@router.patch("/{id}")
+def change(found: Changeable, body: OptimizationChange, who: User, context: Context) -> OptimizationView:
+    """Change who may read an optimization."""
+    changed = context.optimizations.share(found.id, body.shared)
+    log_action(context, who, "change optimization", found.id, "done")
+    return changed
+
+
 @router.delete("/{id}", status_code=204)
-def delete(id: str, who: User, context: Context) -> None:
+def delete(found: Changeable, who: User, context: Context) -> None:
     """Delete an optimization with its trials."""
-    _check_changeable(id, who, context)
-    context.optimizations.delete(id)
-    log_action(context, who, "delete optimization", id, "done")
+    context.optimizations.delete(found.id)
+    log_action(context, who, "delete optimization", found.id, "done")
 
 
 @router.get("/{id}/trials")
 def trials(
-    id: str,
-    who: Known,
+    found: Readable,
     context: Context,
     after: Annotated[int, Query(ge=-1)] = -1,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> list[TrialView]:
     """Return trials whose number is above `after`, by number, at most `limit`."""
-    _check_readable(id, who, context)
-    return context.optimizations.trials(id, after, limit)
+    return context.optimizations.trials(found.id, after, limit)
 
 
 async def _in_turn(request: Request, operation: Callable[[], T]) -> T:
@@ -121,29 +120,18 @@ async def _in_turn(request: Request, operation: Callable[[], T]) -> T:
 
 
 @router.post("/{id}:suggest")
-async def suggest(id: str, body: SuggestBody, who: User, context: Context, request: Request) -> Suggestion:
+async def suggest(found: Changeable, body: SuggestBody, context: Context, request: Request) -> Suggestion:
     """Return the client's trials; if they are fewer than `count`, also those of lost clients and new ones."""
-
-    def operation() -> Suggestion:
-        _check_changeable(id, who, context)
-        return context.optimizations.suggest(id, body.client_id, body.count)
-
-    return await _in_turn(request, operation)
+    return await _in_turn(request, lambda: context.optimizations.suggest(found.id, body.client_id, body.count))
 
 
 @router.post("/{id}/trials/{number}:complete")
 async def complete(
-    id: str,
+    found: Changeable,
     number: Annotated[int, Path(ge=0, lt=2**31)],
     body: CompleteBody,
-    who: User,
     context: Context,
     request: Request,
 ) -> TrialView:
     """Store what the client measured, or why it could not. A repeated request has the same answer."""
-
-    def operation() -> TrialView:
-        _check_changeable(id, who, context)
-        return context.optimizations.complete(id, number, body)
-
-    return await _in_turn(request, operation)
+    return await _in_turn(request, lambda: context.optimizations.complete(found.id, number, body))

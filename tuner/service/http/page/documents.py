@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
 from dashboards.report.page import Command, Figure, Page, Table
 from tuner.errors import SettingError
 from tuner.service.http.access import Known
-from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.results import reported
+from tuner.service.http.context import Context
+from tuner.service.http.results import Reported, reported
 from tuner.use_cases.report.charts import figures
 from tuner.use_cases.report.page import CAPTIONS, origin_of, page_of_several, result_page
 
 router = APIRouter(prefix="/v1", tags=["results"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 MOST_COMPARED = 12
 """Studies side by side."""
 
@@ -42,17 +41,16 @@ def scores(
 
 
 @router.get("/studies/{id}/summary")
-def summary(id: str, who: Known, context: Context) -> dict[str, Any]:
+def summary(study: Reported) -> dict[str, Any]:
     """Return the result of a study as the report has it, with its tables: verdict, winner against defaults, flags."""
-    return document(result_page(reported(id, who, context)))
+    return document(result_page(study))
 
 
 @router.get("/studies/{id}/charts")
 def charts(
-    id: str, who: Known, context: Context, name: Annotated[list[str], Query(min_length=1, max_length=len(CAPTIONS))]
+    study: Reported, name: Annotated[list[str], Query(min_length=1, max_length=len(CAPTIONS))]
 ) -> dict[str, Any]:
     """Return figures of the report by their names, with title and note; those without numbers are left out."""
-    study = reported(id, who, context)
     unknown = next((each for each in name if each not in CAPTIONS), None)
     if unknown is not None:
         raise SettingError("name", unknown, f"the charts are {', '.join(CAPTIONS)}", "choose some")

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, WithJsonSchema
+from fastapi import APIRouter
+from pydantic import WithJsonSchema
 
 from dashboards.plots import traffic
 from records.metrics import METRICS, registered
@@ -22,8 +22,8 @@ from tuner.service.asked.contents import files_of, read_only
 from tuner.service.asked.settings import FILES, described, read_settings, schema
 from tuner.service.asked.traffic import check_traffic
 from tuner.service.http.access import Caller, Known, User, check_source
-from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.models import NewStudy
+from tuner.service.http.context import Context, ServiceContext
+from tuner.service.http.models import Body, NewStudy
 from tuner.service.http.problems import Problem
 from tuner.service.http.studies import kind_of
 from tuner.service.queue.rules import SIMULATED
@@ -35,7 +35,6 @@ from tuner.use_cases.simulate import Simulation, simulate
 from tuner.workloads.presets import load_preset, preset_names
 
 router = APIRouter(prefix="/v1", tags=["predictions"])
-Context = Annotated[ServiceContext, Depends(context_of)]
 
 AT_ONCE = 2
 """Predictions that run at once in a process; each keeps a core busy."""
@@ -65,10 +64,9 @@ PREDICTED = frozenset(
 _turns = threading.BoundedSemaphore(AT_ONCE)
 
 
-class WhatIf(BaseModel):
+class WhatIf(Body):
     """A configuration to predict."""
 
-    model_config = ConfigDict(extra="forbid")
     settings: Annotated[dict[str, Any], WithJsonSchema(schema(PREDICTED))]
 
 
