@@ -113,8 +113,7 @@ def test_without_a_server_or_a_token(folder: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("command", ["submit", "watch x", "status", "logs x", "stop x", "token list", "best", "report"])
 def test_a_refused_connection_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr("tuner.client.client.WAITS_S", ())
-    monkeypatch.setattr(Client._ask, "__defaults__", ((),))
+    monkeypatch.setattr("tuner.client.calls.WAITS_S", ())
     printed = run_here(folder, *command.split(), "--server", "http://127.0.0.1:1")
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (1, "", 1)
     assert "no server answers at http://127.0.0.1:1" in printed.err

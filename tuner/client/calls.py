@@ -57,8 +57,9 @@ class Calls:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r})"
 
-    def _send(self, call: Call, waits: tuple[float, ...] = WAITS_S) -> Flow[Any]:
+    def _send(self, call: Call, *, patient: bool = False) -> Flow[Any]:
         """Send a request until it is answered, and return the answer; None if a lost one said that it was done."""
+        waits = PATIENT_WAITS_S if patient else WAITS_S
         for attempt in itertools.count():
             outcome = yield call
             if attempt and isinstance(outcome, httpx.Response) and outcome.status_code == call.done_by:
@@ -69,17 +70,17 @@ class Calls:
             yield wait
         raise AssertionError  # `count` does not end
 
-    def _ask(self, kind: type[Answer], call: Call, waits: tuple[float, ...] = WAITS_S) -> Flow[Answer]:
+    def _ask(self, kind: type[Answer], call: Call, *, patient: bool = False) -> Flow[Answer]:
         """Send a request, and return its JSON as a record."""
-        reply = yield from self._send(call, waits)
+        reply = yield from self._send(call, patient=patient)
         return parsed(reply, kind)
 
     def _get(self, id: str, rest: str, timeout_s: float = 60.0, **query: Any) -> Flow[Any]:
         """Ask for a part of a study that is not one JSON object, and return the answer."""
         return self._send(Call("GET", path_of(id, rest), query, timeout_s=timeout_s))
 
-    def _study(self, id: str, waits: tuple[float, ...] = WAITS_S) -> Flow[SubmittedStudy]:
-        return self._ask(SubmittedStudy, Call("GET", path_of(id)), waits)
+    def _study(self, id: str, *, patient: bool = False) -> Flow[SubmittedStudy]:
+        return self._ask(SubmittedStudy, Call("GET", path_of(id)), patient=patient)
 
     @Method
     @method_takes(SubmitSettings)
@@ -151,10 +152,10 @@ class Calls:
             after: number of the event after which to begin.
             follow: whether to wait for further events.
         """
-        place, waits = EventPlace(path_of(id, "/events"), after), WAITS_S
+        place, patient = EventPlace(path_of(id, "/events"), after), False
         while True:
-            place.state = (yield from self._study(id, waits)).state
-            waits = PATIENT_WAITS_S
+            place.state = (yield from self._study(id, patient=patient)).state
+            patient = True
             yield from self._connect(place, follow=False)
             if place.lost_by is not None:
                 continue
@@ -180,10 +181,10 @@ class Calls:
         Raises:
             TimeoutError: if it has not ended within `timeout_s` seconds.
         """
-        deadline, waits = None if timeout_s is None else time.monotonic() + timeout_s, WAITS_S
+        deadline, patient = None if timeout_s is None else time.monotonic() + timeout_s, False
         while True:
-            found = yield from self._study(id, waits)
-            waits = PATIENT_WAITS_S
+            found = yield from self._study(id, patient=patient)
+            patient = True
             if found.ended:
                 return found
             left = POLL_S if deadline is None else deadline - time.monotonic()

@@ -11,10 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from search_spaces.argv import long_name
 from storage import open_store
 from storage.service.errors import TokenExists
 from storage.service.records import Role
@@ -30,11 +31,14 @@ from tuner.service.http.models import NewToken
 from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import Launcher
-from tuner.service.scheduler.scheduler import KEEP_AUDIT, QueueState, Scheduler
+from tuner.service.scheduler.scheduler import Scheduler
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
 from tuner.service.watching.messages import Messenger
-from tuner.service.watching.webhooks import Webhooks
+from tuner.service.watching.webhooks import find_webhooks
+from tuner.settings.serve import ServeSettings
+from tuner.use_cases.devices import devices_by_kind, find_cluster_devices, leave_cluster
+from tuner.use_cases.places import home, storage_url
 
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""
@@ -46,102 +50,80 @@ ENDING_S = 60.0
 """Seconds that drivers have to end their servers when the service is stopped."""
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """How a process of the service runs.
-
-    Attributes:
-        url: of the database.
-        folder: the service's folder.
-        host: address to bind to.
-        port: 0: a free one.
-        simulated: devices for simulated studies.
-        vllm: the vLLM executable; None: the one on PATH.
-        ray_address: Ray cluster for the trials; None: this machine.
-        rules: what submissions may ask.
-        certificate: files of the certificate and its key, for HTTPS; None: HTTP.
-        schedules: whether this process may schedule.
-        keeps_running: whether drivers go on when this process is stopped.
-        log_format: of this process and its drivers.
-        webhooks: which submissions may name.
-        limits: connections that clients may hold.
-        names: by which clients reach it; empty: any, or on loopback without TLS those of loopback.
-        keep_audit: how long a line of the audit log is kept.
-    """
-
-    url: str
-    folder: Path
-    host: str = "127.0.0.1"
-    port: int = 8600
-    simulated: int = 2
-    vllm: str | None = None
-    ray_address: str | None = None
-    rules: ServerRules = field(default_factory=ServerRules)
-    certificate: tuple[Path, Path] | None = None
-    schedules: bool = True
-    keeps_running: bool = False
-    log_format: LogFormat = LogFormat.TEXT
-    webhooks: Webhooks = field(default_factory=Webhooks)
-    limits: Limits = field(default_factory=Limits)
-    names: tuple[str, ...] = ()
-    keep_audit: timedelta = KEEP_AUDIT
-
-
 def serve(settings: ServeSettings) -> None:
     """Serve until a signal ends it.
 
     Raises:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
-    settings = _with_whole_paths(settings)
-    check_certificate(settings.certificate)
-    set_up(settings.log_format, sys.stderr)
-    os.environ[LOG_FORMAT] = settings.log_format.value  # drivers inherit it
+    certificate = check_certificate(settings.tls_certificate, settings.tls_key)
+    form, webhooks = (
+        log_format(settings.log_format),
+        find_webhooks(settings.webhook, settings.webhook_default, os.environ),
+    )
+    # Whole paths: the service and its drivers work in folders of their own.
+    url, folder = _absolute(storage_url(settings.storage, create=True)), settings.folder.resolve()
+    settings = replace(settings, vllm=None if settings.vllm is None else os.path.abspath(settings.vllm))
+    rules, limits = _rules(settings), Limits(per_address=settings.connections_per_address)
+    set_up(form, sys.stderr)
+    os.environ[LOG_FORMAT] = form.value  # drivers inherit it
     devices = find_kinds(settings)
-    empty = settings.folder / EMPTY
+    empty = folder / EMPTY
     empty.mkdir(parents=True, exist_ok=True)
     os.chdir(empty)
-    with closing(open_service_store(settings.url)) as service, closing(open_store(settings.url)) as store:
+    with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
         listener = _listen(settings, service)
-        first = first_token(service) if settings.log_format is LogFormat.TEXT else None
-        scheme = "http" if settings.certificate is None else "https"
+        first = first_token(service) if form is LogFormat.TEXT else None
+        scheme = "http" if certificate is None else "https"
         host, port = listener.getsockname()[:2]
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        _announce(settings, f"tuner serves {address}; devices: {_summary(devices)}", service)
+        _announce(form, f"tuner serves {address}; devices: {_summary(devices)}", service)
         if first is not None:
             print(f"token of the admin, shown once: {first}", flush=True)
-        queue = QueueState()
-        with _signals(), _scheduling(settings, service, devices, queue):
-            context = ServiceContext(
-                *(service, store, settings.url, settings.folder, devices, settings.rules, queue),
-                secure=settings.certificate is not None,
-                webhooks=settings.webhooks,
-                names=_names(settings),
-            )
-            run_server(create_app(context), listener, settings.certificate, settings.limits)
+        context = ServiceContext(
+            *(service, store, url, folder, devices, rules),
+            secure=certificate is not None,
+            webhooks=webhooks,
+            names=_names(settings),
+        )
+        with _signals(), _scheduling(settings, context):
+            run_server(create_app(context), listener, certificate, limits)
 
 
-def _with_whole_paths(settings: ServeSettings) -> ServeSettings:
-    """Return the settings with whole paths: the service and its drivers work in folders of their own."""
-    return replace(
-        settings,
-        url=_absolute(settings.url),
-        folder=settings.folder.resolve(),
-        vllm=None if settings.vllm is None else os.path.abspath(settings.vllm),
-        certificate=None
-        if settings.certificate is None
-        else (settings.certificate[0].absolute(), settings.certificate[1].absolute()),
+def _rules(settings: ServeSettings) -> ServerRules:
+    return ServerRules(
+        tuple(Path(folder).resolve() for folder in settings.model_folder),
+        not settings.no_hub_models,
+        frozenset(long_name(f"--{name.lstrip('-')}") for name in settings.allow_flag),
+        frozenset(settings.allow_env),
+        frozenset(settings.allow_secret),
     )
 
 
-def check_certificate(files: tuple[Path, Path] | None) -> None:
-    """Check that a certificate and its key can be used, before anything is started.
+def log_format(given: str) -> LogFormat:
+    """Return the format of the log: what is given, else that of the environment.
 
     Raises:
-        SettingError: if one cannot be read, or they do not belong together.
+        SettingError: for another one.
     """
-    if files is None:
-        return
+    text = given or os.environ.get(LOG_FORMAT) or LogFormat.TEXT
+    try:
+        return LogFormat(text)
+    except ValueError:
+        raise SettingError("log_format", text, "a log is text or json", "give one of them") from None
+
+
+def check_certificate(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    """Return the whole paths of a certificate and its key, which can be used; None without them.
+
+    Raises:
+        SettingError: if only one is given or can be read, or they do not belong together.
+    """
+    if (certificate is None) != (key is None):
+        raise SettingError("tls_key", None, "a certificate and its key belong together", "give both")
+    if certificate is None or key is None:
+        return None
+    files = certificate.absolute(), key.absolute()
     for name, path in zip(("tls_certificate", "tls_key"), files, strict=True):
         if not os.access(path, os.R_OK) or path.is_dir():
             raise SettingError(name, str(path), "there is no such file that can be read", "give a PEM file")
@@ -153,11 +135,12 @@ def check_certificate(files: tuple[Path, Path] | None) -> None:
         rule = f"it cannot be used with its key {files[1]}: {reason}"
         remedy = "give a certificate and its key as PEM files without a password"
         raise SettingError("tls_certificate", str(files[0]), rule, remedy) from None
+    return files
 
 
-def _announce(settings: ServeSettings, text: str, service: ServiceStore) -> None:
+def _announce(form: LogFormat, text: str, service: ServiceStore) -> None:
     """Say where the service is. A log is kept and sent to other hosts, so no token is in one."""
-    if settings.log_format is LogFormat.TEXT:
+    if form is LogFormat.TEXT:
         print(text, flush=True)
         return
     say(logging.INFO, text)
@@ -171,9 +154,6 @@ def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
     Raises:
         UserError: for a cluster without a usable vLLM, or a GPU that does not answer.
     """
-    from tuner.use_cases.devices import devices_by_kind, find_cluster_devices, leave_cluster
-    from tuner.use_cases.places import home
-
     if settings.ray_address is None:
         kinds = devices_by_kind()
     else:
@@ -231,9 +211,9 @@ def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
 
 def _names(settings: ServeSettings) -> frozenset[str] | None:
     """Return the names for which the server answers; None: all."""
-    if not settings.names and not (is_loopback(settings.host) and settings.certificate is None):
+    if not settings.server_name and not (is_loopback(settings.host) and settings.tls_certificate is None):
         return None
-    return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.names))
+    return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.server_name))
 
 
 @contextmanager
@@ -259,15 +239,15 @@ def _signals() -> Iterator[None]:
 
 
 @contextmanager
-def _scheduling(
-    settings: ServeSettings, service: ServiceStore, devices: Mapping[str, tuple[str, ...]], queue: QueueState
-) -> Iterator[None]:
+def _scheduling(settings: ServeSettings, context: ServiceContext) -> Iterator[None]:
     """Schedule in a thread; at the end, ask this process's drivers to end, and wait for them."""
-    if not settings.schedules:
+    if settings.no_scheduler:
         yield
         return
-    launcher = Launcher(settings.url, settings.folder, settings.vllm, settings.ray_address, settings.rules)
-    scheduler = Scheduler(service, launcher, devices, _note, queue, keep_audit=settings.keep_audit)
+    service, queue = context.service, context.queue
+    launcher = Launcher(context.url, context.folder, settings.vllm, settings.ray_address, context.rules)
+    keep_audit = timedelta(days=settings.audit_days)
+    scheduler = Scheduler(service, launcher, context.devices, _note, queue, keep_audit=keep_audit)
     stop = threading.Event()
 
     def schedule() -> None:
@@ -277,7 +257,7 @@ def _scheduling(
             if not stop.is_set():  # a server that no longer schedules must not look healthy
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    messenger = Messenger(service, settings.webhooks, _note, queue)
+    messenger = Messenger(service, context.webhooks, _note, queue)
     threads = [
         threading.Thread(target=schedule, name="scheduler"),
         threading.Thread(target=messenger.run, args=(stop,), name="messenger"),
@@ -290,7 +270,7 @@ def _scheduling(
         stop.set()
         for thread in threads:
             thread.join()
-        if not settings.keeps_running:
+        if not settings.keep_running:
             launcher.interrupt()
             if launcher.wait(ENDING_S):
                 _note(f"some studies did not end within {ENDING_S:.0f} s; they end by themselves")

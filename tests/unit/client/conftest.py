@@ -50,14 +50,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(params=["sync", "async"])
-def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_client(kind: str) -> Iterator[MakeClient]:
     """Returns a client whose waits take no time; a list of them is `slept`."""
     made: list[Any] = []
 
     def make(url: str, token: str, transport: Any = None) -> Any:
         slept: list[float] = []
         client: Any
-        if request.param == "sync":
+        if kind == "sync":
             client = Client(url, token, transport=transport, sleep=slept.append)
         else:
 

@@ -1,4 +1,4 @@
-"""Both clients against a real API: every method, and errors as exceptions."""
+"""The calls against a real API: every method, and errors as exceptions. The clients differ in how they wait only."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from tests.unit.client.conftest import MakeClient
 from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import RefusedError
 from tuner.errors import SettingError, UserError
+
+
+@pytest.fixture
+def kind() -> str:
+    return "sync"
 
 
 def test_the_methods_of_both_clients_are_described() -> None:

@@ -23,7 +23,8 @@ from tuner.errors import UserError
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.server import make_server
-from tuner.service.serve import ServeSettings, _listen
+from tuner.service.serve import _listen
+from tuner.settings.serve import ServeSettings
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def served(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
         found = Served("", url, folder, service, store)
         found.add_token("ada", "ada", Role.USER)
-        listener = _listen(ServeSettings(url, folder, port=0, certificate=certificate), service)
+        listener = _listen(ServeSettings(port=0), service)
         context = ServiceContext(service, store, url, folder, DEVICES, secure=True)
         server: uvicorn.Server = make_server(create_app(context), certificate)
         thread = threading.Thread(target=server.run, args=([listener],))

@@ -15,10 +15,11 @@ from tuner.cli.options import option_of
 from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
 from tuner.settings.declared import PANELS, part, settings_of
+from tuner.settings.serve import ServeSettings
 from tuner.settings.study import AskedSettings, SearchSettings, StudySettings, SubmitSettings
 
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
-EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings)}
+EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings), **settings_of(ServeSettings)}
 
 
 def options(command: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.service.http.conftest import Api
-from tuner.service.serve import ServeSettings, _names
+from tuner.service.serve import _names
+from tuner.settings.serve import ServeSettings
 
 OWN = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -17,14 +18,14 @@ OWN = frozenset({"localhost", "127.0.0.1", "::1"})
     [
         ({}, OWN),
         ({"host": "127.0.0.2"}, OWN | {"127.0.0.2"}),
-        ({"names": ("Tuner.example",)}, OWN | {"tuner.example"}),
+        ({"server_name": ("Tuner.example",)}, OWN | {"tuner.example"}),
         ({"host": "0.0.0.0"}, None),
-        ({"certificate": (Path("c"), Path("k"))}, None),
-        ({"host": "0.0.0.0", "names": ("tuner.example",)}, OWN | {"0.0.0.0", "tuner.example"}),
+        ({"tls_certificate": Path("c"), "tls_key": Path("k")}, None),
+        ({"host": "0.0.0.0", "server_name": ("tuner.example",)}, OWN | {"0.0.0.0", "tuner.example"}),
     ],
 )
 def test_the_names_of_a_server(settings: dict[str, object], names: frozenset[str] | None) -> None:
-    assert _names(ServeSettings("sqlite://", Path(), **settings)) == names  # type: ignore[arg-type]
+    assert _names(ServeSettings(**settings)) == names  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
