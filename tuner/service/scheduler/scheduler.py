@@ -15,11 +15,14 @@ from storage.errors import StorageError
 from storage.service.errors import UnknownSubmission, WrongState
 from storage.service.records import ACTIVE, Lease, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore
+from tuner.errors import UserError
+from tuner.service.asked.settings import read_settings
 from tuner.service.queue.policy import decide
-from tuner.service.queue.rules import WEEK_S
+from tuner.service.queue.rules import WEEK_S, WITHOUT_GPU
 from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
 from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
 from tuner.service.scheduler.launcher import Launcher, end_driver
+from tuner.study.specification.settings import gpus_of_trial
 
 LEASE = "scheduler"
 LEASE_S = 15.0
@@ -83,6 +86,7 @@ class Scheduler:
         self._keep_audit = keep_audit
         self._forget_at: datetime | None = None
         self._ended: set[tuple[str, int]] = set()
+        self._least: dict[tuple[str, datetime], int] = {}
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.state = QueueState() if state is None else state
 
@@ -168,14 +172,27 @@ class Scheduler:
         """Return the decisions of the queue's policy."""
         now_s = now.timestamp()
         running = tuple(_running(each) for each in submissions if each.state in ACTIVE and each.granted)
-        waiting = tuple(_waiting(each) for each in submissions if each.state is SubmissionState.QUEUED)
+        queued = [each for each in submissions if each.state is SubmissionState.QUEUED]
+        known, self._least = self._least, {}
+        for each in queued:
+            self._least[each.id, each.created_at] = known.get((each.id, each.created_at)) or self._least_gpus(each)
+        waiting = tuple(_waiting(each, self._least[each.id, each.created_at]) for each in queued)
         uses = self._store.uses(now - timedelta(seconds=WEEK_S))
         intervals = [*intervals_of_uses(uses), *intervals_of_running(running, now_s)]
         shares = owner_shares(self._store.owners(), intervals, now_s)
         return decide(QueueView(now_s, waiting, running, shares, self._devices))
 
+    def _least_gpus(self, submission: Submission) -> int:
+        """Return the devices of one trial: with fewer, a study cannot measure. What cannot be read, its driver says."""
+        found = self._store.submission(submission.id)
+        if submission.kind in WITHOUT_GPU or found is None:
+            return 1
+        with suppress(UserError):
+            return min(gpus_of_trial(read_settings(found.settings)), submission.gpus)
+        return 1
 
-def _waiting(submission: Submission) -> Waiting:
+
+def _waiting(submission: Submission, least_gpus: int) -> Waiting:
     return Waiting(
         submission.id,
         submission.owner,
@@ -183,7 +200,8 @@ def _waiting(submission: Submission) -> Waiting:
         submission.gpus,
         submission.created_at.timestamp(),
         submission.queued_at.timestamp(),
-        priority=submission.priority,
+        least_gpus,
+        submission.priority,
     )
 
 

@@ -73,8 +73,8 @@ class Bench:
             self.store, launcher or self.launcher, devices, lambda text, _: self.notes.append(text), now=self.clock
         )
 
-    def submit(self, id: str, owner: str = "ada", gpus: int = 1) -> None:
-        self.store.submit(Submission(id, owner, {}, "h200", gpus, 0, self.clock.now, self.clock.now))
+    def submit(self, id: str, owner: str = "ada", gpus: int = 1, **settings: object) -> None:
+        self.store.submit(Submission(id, owner, settings, "h200", gpus, 0, self.clock.now, self.clock.now))
 
     def state(self, id: str) -> SubmissionState:
         found = self.store.submission(id)
@@ -112,6 +112,16 @@ def test_the_device_of_a_study_that_writes_its_report_goes_to_the_next(bench: Be
     scheduler.step()
     assert bench.launcher.launched == [("a", ("h200:0",)), ("b", ("h200:0",))]
     assert (bench.state("a"), bench.state("b")) == (SubmissionState.RUNNING, SubmissionState.RUNNING)
+
+
+def test_a_study_waits_for_all_devices_of_a_trial(bench: Bench) -> None:
+    bench.submit("a")
+    scheduler = bench.scheduler(gpus=2)
+    scheduler.step()
+    bench.submit("b", gpus=2, server_arguments=["--tensor-parallel-size", "2"])
+    scheduler.step()
+    assert bench.launcher.launched == [("a", ("h200:0",))]
+    assert scheduler.state.waits == {"b": "1 of 2 h200 is free, 2 are asked"}
 
 
 def test_a_freed_device_goes_to_the_next(bench: Bench) -> None:
