@@ -105,15 +105,13 @@ def problem_of(error: Exception) -> Problem:
     """Return the answer for an error of the program's own types; others are errors of the server."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, StudyIsRunning):
+    if isinstance(error, WrongState | SubmissionExists | StudyIsRunning):
         return Problem(409, str(error))
     if isinstance(error, SettingError):
         value = error.value if isinstance(error.value, str | int | float | None) else str(error.value)
         return Problem(422, str(error), error.field, value, error.rule, remedy=error.remedy or None)
     if isinstance(error, UnknownSubmission | UnknownToken):
         return Problem(404, str(error))
-    if isinstance(error, WrongState | SubmissionExists):
-        return Problem(409, str(error))
     if isinstance(error, TooMany):
         return Problem(422, str(error), "id", rule=error.rule)
     if isinstance(error, InvalidCursor):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
@@ -16,7 +16,7 @@ from tuner.service.asked.check import check_asked, check_plan
 from tuner.service.asked.contents import files_of
 from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
-from tuner.service.http.access import Changeable, Known, Readable, User, check_source, log_action
+from tuner.service.http.access import Caller, Changeable, Known, Readable, User, check_source, log_action
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewStudy, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
@@ -33,11 +33,7 @@ MOST_WAITING = 200
 def submit(body: NewStudy, who: User, context: Context, response: Response) -> SubmittedStudy:
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
-    settings = read_settings(body.settings, id)
-    files = files_of(body.settings)
-    check_asked(settings, files, context.rules)
-    for source in settings.learn_from:
-        check_source(source, who, context)
+    settings, files = read_asked(body.settings, id, who, context)
     kind = kind_of(body, settings.engine, context)
     check_plan(settings, files, kind, simulated=kind == SIMULATED)
     _check_gpus(settings, body, kind)
@@ -52,6 +48,22 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     response.headers["Location"] = f"/v1/studies/{id}"
     log_action(context, who, "submit", id, "created" if created else "known")
     return _view(found, context)
+
+
+def read_asked(
+    given: Mapping[str, Any], id: str | None, who: Caller, context: ServiceContext
+) -> tuple[StudySettings, dict[str, str]]:
+    """Return settings that the caller may ask of this server, and the files that their contents name.
+
+    Raises:
+        UserError: with the setting and the rule.
+        Problem: 404 for a study to learn from that the caller may not read.
+    """
+    settings, files = read_settings(given, id), files_of(given)
+    check_asked(settings, files, context.rules)
+    for source in settings.learn_from:
+        check_source(source, who, context)
+    return settings, files
 
 
 def _asked(body: NewStudy, id: str, owner: str, kind: str, webhook: str | None) -> Submission:

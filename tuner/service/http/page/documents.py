@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -71,7 +72,7 @@ def document(page: Page) -> dict[str, Any]:
         "subtitle": page.subtitle,
         "verdict": page.verdict,
         "simulated": page.simulated,
-        "tiles": [{"label": tile.label, "value": tile.value, "detail": tile.detail} for tile in page.tiles],
+        "tiles": [asdict(tile) for tile in page.tiles],
         "sections": [
             {"title": section.title, "source": section.source, "parts": [_part(each) for each in section.parts]}
             for section in page.sections

@@ -20,12 +20,15 @@ from tuner.export.formats.registry import names
 from tuner.service.asked.check import check_asked
 from tuner.service.asked.contents import files_of, read_only
 from tuner.service.asked.settings import FILES, described, read_settings, schema
+from tuner.export.formats.registry import NAMES
+from tuner.service.asked.contents import read_only
+from tuner.service.asked.settings import FILES, described, schema
 from tuner.service.asked.traffic import check_traffic
-from tuner.service.http.access import Caller, Known, User, check_source
+from tuner.service.http.access import Caller, Known, User
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import Body, NewStudy
 from tuner.service.http.problems import Problem
-from tuner.service.http.studies import kind_of
+from tuner.service.http.studies import kind_of, read_asked
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.declared import settings_of
 from tuner.settings.study import StudySettings, WorkloadSettings
@@ -121,11 +124,7 @@ def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[s
 @contextmanager
 def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: str | None) -> Iterator[StudySettings]:
     """Yield checked settings, whose contents are files for as long as the context is open."""
-    settings = read_settings(given, id)
-    files = files_of(given)
-    check_asked(settings, files, context.rules)
-    for source in settings.learn_from:
-        check_source(source, who, context)
+    settings, files = read_asked(given, id, who, context)
     if (settings.num_prompts or 0) > MOST_PROMPTS:
         rule = f"at most {MOST_PROMPTS:,} requests are predicted"
         raise SettingError("num_prompts", settings.num_prompts, rule, "lower it")
