@@ -1,17 +1,27 @@
-"""What the scheduler tells a driver that it starts: everything that a submission does not say."""
+"""Which process a driver is, and what the scheduler tells it: everything that a submission does not say."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from storage.service.records import Driver
+from tuner.processes.family import own_identity
 from tuner.service.asked.rules import ServerRules
 
 VARIABLE = "TUNER_SERVICE_JOB"
 """The environment variable that holds a job as JSON: a command line, with the database's password, is public."""
+
+
+def this_driver() -> Driver:
+    """Return this process as a driver."""
+    identity = own_identity()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Driver(socket.gethostname(), identity.pid, identity.started, boot)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from storage.service.records import Driver, Request, Role, Submission, Submissio
 from storage.service.store import ServiceStore
 from tuner.cancellation import Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
-from tuner.processes.family import own_identity
 from tuner.service.asked.allowed import check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
@@ -54,13 +52,6 @@ class Ending:
     state: SubmissionState
     reason: str | None = None
     culprit: Culprit | None = None
-
-
-def this_driver() -> Driver:
-    """Return this process as a driver."""
-    identity = own_identity()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return Driver(socket.gethostname(), identity.pid, identity.started, boot)
 
 
 class Heartbeat:

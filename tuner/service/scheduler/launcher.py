@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +14,12 @@ from pathlib import Path
 from storage.service.records import Driver, Submission
 from tuner.processes.family import Identity, is_alive, send_signal
 from tuner.service.asked.rules import ServerRules
-from tuner.service.driver.job import Job
+from tuner.service.driver.job import Job, this_driver
 from tuner.service.queue.rules import WITHOUT_GPU
 from tuner.service.watching.webhooks import PREFIX as WEBHOOKS
 from tuner.use_cases.places import tracking_uri
 
 LOG = "driver.log"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Launcher:
@@ -76,9 +74,10 @@ class Launcher:
 
     def runs(self, driver: Driver) -> bool | None:
         """Return whether a driver of this host and boot still runs; None for another host."""
-        if driver.host != socket.gethostname():
+        here = this_driver()
+        if driver.host != here.host:
             return None
-        if driver.boot != BOOT_ID.read_text(encoding="ascii").strip():
+        if driver.boot != here.boot:
             return False
         return is_alive(Identity(driver.pid, driver.started))
 

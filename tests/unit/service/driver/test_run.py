@@ -22,6 +22,8 @@ from tuner.service.driver import run
 from tuner.service.driver.job import Job
 from tuner.service.driver.run import Ending, Heartbeat, run_submission, this_driver
 from tuner.use_cases import optimize as optimize_run
+from tuner.service.driver.job import Job, this_driver
+from tuner.service.driver.run import Ending, Heartbeat, run_submission
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ID = "s"
