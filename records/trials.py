@@ -271,6 +271,22 @@ class TrialOutcome:
 
 
 @dataclass(frozen=True)
+class FailedAttempt:
+    """A failed attempt at a trial that was retried, or that will be; `timings` maps a phase to its seconds."""
+
+    number: int
+    round: int
+    attempt: int
+    failure: Failure
+    started_at: datetime
+    ended_at: datetime
+    worker: str
+    device: str
+    artifacts: str
+    timings: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The evaluation of an outcome.
 

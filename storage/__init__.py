@@ -1,25 +1,24 @@
 """Studies and trials in a database, in tables beside Optuna's, and the records that describe them.
 
 Importing `storage`, `records.trials` and `records.metrics` loads the standard library only. SQLAlchemy is loaded with
-the first use of `open_store`, `Store`, `FailedAttempt` or `normalise_url`.
+the first use of `open_store`, `Store` or `normalise_url`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from records.trials import FailedAttempt
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from storage.database import normalise_url
     from storage.store import Store, open_store
-    from storage.tables.mapping import FailedAttempt
 
 __all__ = ["FailedAttempt", "StorageError", "Store", "normalise_url", "open_store"]
 
 if not TYPE_CHECKING:
     _HOMES = {
-        "FailedAttempt": "storage.tables.mapping",
         "Store": "storage.store",
         "normalise_url": "storage.database",
         "open_store": "storage.store",

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import contains_eager, subqueryload
+from sqlalchemy.orm import Session
 
-from records.trials import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
+from records.answers import AnswersKey, AnswersRecord
+from records.trials import FailedAttempt, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import database
+from storage.columns import NAME_LENGTH, record_of, to_json_value, values_of
 from storage.errors import StorageError
-from storage.outbox import Outbox
-from storage.tables import mapping
-from storage.tables.lookup import (
-    TRIAL_ORDER,
+from storage.tables import ANSWERS, FAILURES, REPEATS, STUDIES, SYNCS, TIMINGS, TRIALS
+from storage.transactions import Transactions, first_seen, is_repeated, put, reading, writing
+from storage.trials import (
+    add_attempt,
+    add_parts,
     existing_study,
     finished_trial_ids,
+    has_attempt,
+    is_trial,
     pending_trial,
+    read_failed_attempts,
     read_trials,
     require_same_provenance,
-    trial_query,
     trial_text,
+    verdict_values,
 )
-from storage.tables.mapping import FailedAttempt
-from storage.tables.models import NAME_LENGTH, FailureRow, RepeatRow, StudyRow, TimingRow, TrialRow
-from storage.waiting import DatabaseWait
+from storage.waiting import NO_WAIT, DatabaseWait
 
 
 def open_store(url: str, wait: DatabaseWait | None = None) -> Store:
@@ -40,24 +45,23 @@ def open_store(url: str, wait: DatabaseWait | None = None) -> Store:
         StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
             version of the tuner wrote it. The message is one line, without the password.
     """
-    if wait is None:
-        return Store(database.open_engine(url))
-    from storage.patient_store import PatientStore  # its base class is below
-
-    return PatientStore(database.open_engine(url, wait.busy_s), wait)
+    wait = wait or NO_WAIT
+    return Store(database.open_engine(url, wait.busy_s), wait)
 
 
-class Store(Outbox):
-    """Studies and trials in one database; threads and processes can share the database.
+class Store(Transactions):
+    """Studies, trials and answers in one database; threads and processes can share the database.
 
-    Every method is one transaction, and either all of its changes happen or none.
+    Every method is one transaction, and either all of its changes happen or none. A store with a `DatabaseWait` repeats
+    it while the database does not answer; a change whose acknowledgement was lost happens once.
 
     Raises:
         StorageError: by every method, if the database fails, and if the named study does not exist, unless the method
             returns None for that. Methods list further reasons.
     """
 
-    def create_study(self, record: StudyRecord) -> None:
+    @writing
+    def create_study(self, session: Session, record: StudyRecord) -> None:
         """Store a new study.
 
         Raises:
@@ -65,70 +69,74 @@ class Store(Outbox):
         """
         if not 1 <= len(record.name) <= NAME_LENGTH or not record.name.isprintable():
             raise StorageError(f"a study's name has 1 to {NAME_LENGTH} printable characters, not {record.name!r:.60}")
-        with self._writing() as session:
-            session.add(mapping.study_row(record))
-            try:
-                session.flush()
-            except IntegrityError:
-                raise StorageError(f"there is already a study called {record.name!r}; choose another name") from None
+        if is_repeated(session) and _studies(session, record.name) == [record]:
+            return
+        try:
+            session.execute(insert(STUDIES).values(values_of(STUDIES, record)))
+        except IntegrityError:
+            raise StorageError(f"there is already a study called {record.name!r}; choose another name") from None
 
-    def study(self, name: str) -> StudyRecord | None:
+    @reading
+    def study(self, session: Session, name: str) -> StudyRecord | None:
         """Return the study of that name; None if there is none."""
-        with self._reading() as session:
-            row = session.scalar(select(StudyRow).where(StudyRow.name == name))
-            return None if row is None else mapping.study_record(row)
+        return next(iter(_studies(session, name)), None)
 
-    def studies(self) -> list[StudyRecord]:
+    @reading
+    def studies(self, session: Session) -> list[StudyRecord]:
         """Return all studies, in the order in which they were created."""
-        with self._reading() as session:
-            return [mapping.study_record(row) for row in session.scalars(select(StudyRow).order_by(StudyRow.id))]
+        return _studies(session)
 
-    def progress(self, names: Sequence[str]) -> dict[str, tuple[int, int, int, float | None]]:
+    @reading
+    def progress(self, session: Session, names: Sequence[str]) -> dict[str, tuple[int, int, int, float | None]]:
         """Return how far studies are, by name; a study that does not exist yet is left out.
 
         The four numbers are the finished trials of the search, the finished measurements in rounds, the trials of the
         search without a benchmark (they failed), and the best score of the search (None without one).
         """
-        ended, searched = TrialRow.ended_at.is_not(None), TrialRow.round == 0
-        failed = ~select(RepeatRow.trial_id).where(RepeatRow.trial_id == TrialRow.id).exists()
+        ended, searched = TRIALS.c.ended_at.is_not(None), TRIALS.c.round == 0
+        failed = ~select(REPEATS.c.trial_id).where(REPEATS.c.trial_id == TRIALS.c.id).exists()
         counts = (
             func.count().filter(ended, searched),
             func.count().filter(ended, ~searched),
             func.count().filter(ended, searched, failed),
-            func.max(TrialRow.score).filter(searched),
+            func.max(TRIALS.c.score).filter(searched),
         )
-        with self._reading() as session:
-            query = select(StudyRow.id, StudyRow.name).where(StudyRow.name.in_(names))
-            ids = {row.id: row.name for row in session.execute(query)}
-            found: dict[str, tuple[int, int, int, float | None]] = dict.fromkeys(ids.values(), (0, 0, 0, None))
-            # Joined with the studies, PostgreSQL reads every trial once there are many names.
-            of_trials = select(TrialRow.study_id, *counts).where(TrialRow.study_id.in_(ids))
-            for id, trials, rounds, without, score in session.execute(of_trials.group_by(TrialRow.study_id)):
-                found[ids[id]] = (trials, rounds, without, score)
-            return found
+        query = select(STUDIES.c.id, STUDIES.c.name).where(STUDIES.c.name.in_(names))
+        ids = {row.id: row.name for row in session.execute(query)}
+        found: dict[str, tuple[int, int, int, float | None]] = dict.fromkeys(ids.values(), (0, 0, 0, None))
+        # Joined with the studies, PostgreSQL reads every trial once there are many names.
+        of_trials = select(TRIALS.c.study_id, *counts).where(TRIALS.c.study_id.in_(ids))
+        for id, trials, rounds, without, score in session.execute(of_trials.group_by(TRIALS.c.study_id)):
+            found[ids[id]] = (trials, rounds, without, score)
+        return found
 
-    def scores(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
+    @reading
+    def scores(self, session: Session, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
         """Return the scores of the search of studies in the order of the trials; None: a trial without one.
 
         Args:
             names: of the studies; one that does not exist is left out.
             most: trials with a number below it count.
         """
-        counted = (TrialRow.round == 0, TrialRow.number < most, TrialRow.ended_at.is_not(None))
         query = (
-            select(StudyRow.name, TrialRow.score)
-            .join(TrialRow, TrialRow.study_id == StudyRow.id)
-            .where(StudyRow.name.in_(names), *counted)
-            .order_by(StudyRow.id, TrialRow.number)
+            select(STUDIES.c.name, TRIALS.c.score)
+            .join(TRIALS, TRIALS.c.study_id == STUDIES.c.id)
+            .where(STUDIES.c.name.in_(names), TRIALS.c.round == 0)
+            .where(TRIALS.c.number < most, TRIALS.c.ended_at.is_not(None))
+            .order_by(STUDIES.c.id, TRIALS.c.number)
         )
         found: dict[str, list[float | None]] = {}
-        with self._reading() as session:
-            for name, score in session.execute(query):
-                found.setdefault(name, []).append(score)
+        for name, score in session.execute(query):
+            found.setdefault(name, []).append(score)
         return found
 
+    @writing
     def update_study(
-        self, name: str, facts: Mapping[str, Any] | None = None, conclusion: Mapping[str, Any] | None = None
+        self,
+        session: Session,
+        name: str,
+        facts: Mapping[str, Any] | None = None,
+        conclusion: Mapping[str, Any] | None = None,
     ) -> None:
         """Change a study's facts and conclusion.
 
@@ -140,47 +148,52 @@ class Store(Outbox):
         Raises:
             StorageError: if a value is not JSON.
         """
-        with self._writing() as session:
-            row = existing_study(session, name, lock=True)
-            if facts is not None:
-                row.facts = {**row.facts, **mapping.to_json_value("facts", facts)}
-            if conclusion is not None:
-                row.conclusion = mapping.to_json_value("conclusion", conclusion)
+        row = existing_study(session, name, STUDIES.c.facts, lock=True)
+        values = {"facts": {**row.facts, **to_json_value("facts", facts or {})}}
+        if conclusion is not None:
+            values["conclusion"] = to_json_value("conclusion", conclusion)
+        session.execute(update(STUDIES).where(STUDIES.c.id == row.id).values(values))
 
-    def add_trial(self, record: TrialRecord) -> None:
+    @writing
+    def add_trial(self, session: Session, record: TrialRecord) -> None:
         """Store a new pending trial.
 
         Raises:
             StorageError: if the record has an outcome or a verdict, or if its number and round exist already.
         """
-        trial = trial_text(record.study, record.number, record.round)
+        key = (record.study, record.number, record.round)
         if record.outcome is not None or record.verdict is not None:
-            raise StorageError(f"{trial} has an outcome already; add a trial before it runs")
-        with self._writing() as session:
-            session.add(mapping.trial_row(record, existing_study(session, record.study)))
-            try:
-                session.flush()
-            except IntegrityError:
-                raise StorageError(f"{trial} exists already; read it with Store.trial") from None
+            raise StorageError(f"{trial_text(*key)} has an outcome already; add a trial before it runs")
+        if is_repeated(session) and read_trials(session, is_trial(session, *key)) == [record]:
+            return
+        study = existing_study(session, record.study, STUDIES.c.provenance)
+        values = {**values_of(TRIALS, record), "study_id": study.id, "provenance": study.provenance}
+        try:
+            session.execute(insert(TRIALS).values(values))
+        except IntegrityError:
+            raise StorageError(f"{trial_text(*key)} exists already; read it with Store.trial") from None
 
-    def begin_attempt(self, study: str, number: int, round: int = 0) -> int:
+    @writing
+    def begin_attempt(self, session: Session, study: str, number: int, round: int = 0) -> int:
         """Count one more attempt at a pending trial and return its number, from 1.
 
         Raises:
             StorageError: if there is no such trial, or it is finished.
         """
-        with self._writing() as session:
-            row = pending_trial(session, study, number, round)
-            row.attempts += 1
-            return row.attempts
+        row = pending_trial(session, study, number, round)
+        attempt: int = first_seen(session, "attempts", row.attempts) + 1
+        session.execute(update(TRIALS).where(TRIALS.c.id == row.id).values(attempts=attempt))
+        return attempt
 
-    def attempts(self, study: str, number: int, round: int = 0) -> int:
+    @reading
+    def attempts(self, session: Session, study: str, number: int, round: int = 0) -> int:
         """Return how many attempts at a trial have begun; 0 if there is no such trial."""
-        with self._reading() as session:
-            trial = trial_query(session, study, number, round).with_only_columns(TrialRow.attempts)
-            return session.scalar(trial) or 0
+        return session.scalar(select(TRIALS.c.attempts).where(is_trial(session, study, number, round))) or 0
 
-    def finish_trial(self, study: str, number: int, round: int, outcome: TrialOutcome, verdict: Verdict | None) -> None:
+    @writing
+    def finish_trial(
+        self, session: Session, study: str, number: int, round: int, outcome: TrialOutcome, verdict: Verdict | None
+    ) -> None:
         """Store the outcome and the verdict of a pending trial.
 
         Args:
@@ -197,17 +210,20 @@ class Store(Outbox):
         trial = trial_text(study, number, round)
         if outcome.failure is None and not outcome.repeats:
             raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure")
-        with self._writing() as session:
-            row = pending_trial(session, study, number, round)
-            require_same_provenance(row, outcome, trial)
-            for table in (FailureRow, TimingRow):
-                session.execute(delete(table).where(table.trial_id == row.id, table.attempt == row.attempts))
-            columns = {**mapping.outcome_columns(outcome), **mapping.verdict_columns(verdict)}
-            for name, value in columns.items():
-                setattr(row, name, value)
-            session.add_all(mapping.outcome_rows(row.id, row.attempts, outcome))
+        if is_repeated(session) and has_attempt(session, TRIALS, outcome, is_trial(session, study, number, round)):
+            return
+        row = pending_trial(session, study, number, round)
+        require_same_provenance(row, outcome, trial)
+        for table in (FAILURES, TIMINGS):
+            session.execute(delete(table).where(table.c.trial_id == row.id, table.c.attempt == row.attempts))
+        values = {**values_of(TRIALS, outcome), **verdict_values(verdict)}
+        session.execute(update(TRIALS).where(TRIALS.c.id == row.id).values(values))
+        add_parts(session, row.id, row.attempts, outcome)
 
-    def record_failed_attempt(self, study: str, number: int, round: int, attempt: int, outcome: TrialOutcome) -> None:
+    @writing
+    def record_failed_attempt(
+        self, session: Session, study: str, number: int, round: int, attempt: int, outcome: TrialOutcome
+    ) -> None:
         """Store a failed attempt that will be retried; the trial stays pending.
 
         Args:
@@ -224,19 +240,22 @@ class Store(Outbox):
         trial = trial_text(study, number, round)
         if outcome.failure is None:
             raise StorageError(f"attempt {attempt} of {trial} did not fail; finish the trial instead")
-        with self._writing() as session:
-            row = pending_trial(session, study, number, round)
-            require_same_provenance(row, outcome, trial)
-            if not 1 <= attempt <= row.attempts:
-                raise StorageError(f"attempt {attempt} of {trial} has not begun: the last one is {row.attempts}")
-            session.add_all(mapping.attempt_rows(row.id, attempt, outcome))
-            try:
-                session.flush()
-            except IntegrityError:
-                raise StorageError(f"attempt {attempt} of {trial} is stored already") from None
+        row = pending_trial(session, study, number, round)
+        require_same_provenance(row, outcome, trial)
+        if not 1 <= attempt <= row.attempts:
+            raise StorageError(f"attempt {attempt} of {trial} has not begun: the last one is {row.attempts}")
+        stored = (FAILURES.c.trial_id == row.id, FAILURES.c.attempt == attempt)
+        if is_repeated(session) and has_attempt(session, FAILURES, outcome, *stored):
+            return
+        try:
+            add_attempt(session, row.id, attempt, outcome)
+        except IntegrityError:
+            raise StorageError(f"attempt {attempt} of {trial} is stored already") from None
 
+    @reading
     def trials(
         self,
+        session: Session,
         study: str,
         kind: TrialKind | None = None,
         finished: bool | None = None,
@@ -252,39 +271,32 @@ class Store(Outbox):
             after: return only trials with a larger number.
             most: return at most so many numbers, the smallest first, each with all its rounds; None returns all.
         """
-        with self._reading() as session:
-            query = select(TrialRow).where(TrialRow.study_id == existing_study(session, study).id)
-            if after >= 0:
-                query = query.where(TrialRow.number > after)
-            if most is not None:
-                numbers = query.with_only_columns(TrialRow.number).distinct().order_by(TrialRow.number).limit(most)
-                query = query.where(TrialRow.number.in_(numbers))
-            if kind is not None:
-                query = query.where(TrialRow.kind == kind.value)
-            if finished is not None:
-                query = query.where(TrialRow.ended_at.is_not(None) if finished else TrialRow.ended_at.is_(None))
-            return read_trials(session, query)
+        conditions = [TRIALS.c.study_id == existing_study(session, study).id]
+        if after >= 0:
+            conditions.append(TRIALS.c.number > after)
+        if most is not None:
+            numbers = select(TRIALS.c.number).where(*conditions).distinct().order_by(TRIALS.c.number).limit(most)
+            conditions.append(TRIALS.c.number.in_(numbers))
+        if kind is not None:
+            conditions.append(TRIALS.c.kind == kind.value)
+        if finished is not None:
+            conditions.append(TRIALS.c.ended_at.is_not(None) if finished else TRIALS.c.ended_at.is_(None))
+        return read_trials(session, *conditions)
 
-    def trial(self, study: str, number: int, round: int = 0) -> TrialRecord | None:
+    @reading
+    def trial(self, session: Session, study: str, number: int, round: int = 0) -> TrialRecord | None:
         """Return a trial with its outcome; None if the study has no trial of that number and round."""
-        with self._reading() as session:
-            return next(iter(read_trials(session, trial_query(session, study, number, round))), None)
+        return next(iter(read_trials(session, is_trial(session, study, number, round))), None)
 
-    def failed_attempts(self, study: str) -> list[FailedAttempt]:
+    @reading
+    def failed_attempts(self, session: Session, study: str) -> list[FailedAttempt]:
         """Return the failed attempts that were or will be retried, by number, round and attempt."""
-        with self._reading() as session:
-            query = (
-                select(TrialRow)
-                .join(TrialRow.failures)
-                .where(TrialRow.study_id == existing_study(session, study).id)
-                .where(or_(TrialRow.ended_at.is_(None), FailureRow.attempt != TrialRow.attempts))
-                .order_by(*TRIAL_ORDER, FailureRow.attempt)
-                .options(contains_eager(TrialRow.failures), subqueryload(TrialRow.timings))
-            )
-            rows = session.scalars(query).unique().all()
-            return [mapping.failed_attempt(failure, row) for row in rows for failure in row.failures]
+        own = TRIALS.c.study_id == existing_study(session, study).id
+        retried = or_(TRIALS.c.ended_at.is_(None), FAILURES.c.attempt != TRIALS.c.attempts)
+        return read_failed_attempts(session, own, retried)
 
-    def set_verdicts(self, study: str, verdicts: Mapping[tuple[int, int], Verdict]) -> None:
+    @writing
+    def set_verdicts(self, session: Session, study: str, verdicts: Mapping[tuple[int, int], Verdict]) -> None:
         """Replace the verdicts of finished trials.
 
         Args:
@@ -294,11 +306,86 @@ class Store(Outbox):
         Raises:
             StorageError: if one of the trials does not exist or is pending.
         """
-        with self._writing() as session:
-            ids = finished_trial_ids(session, study)
-            missing = [key for key in verdicts if key not in ids]
-            if missing:
-                raise StorageError(f"{trial_text(study, *missing[0])} has no outcome for a verdict")
-            changes = [{"id": ids[key], **mapping.verdict_columns(verdict)} for key, verdict in verdicts.items()]
-            if changes:
-                session.execute(update(TrialRow), changes)
+        ids = finished_trial_ids(session, study)
+        missing = [key for key in verdicts if key not in ids]
+        if missing:
+            raise StorageError(f"{trial_text(study, *missing[0])} has no outcome for a verdict")
+        changes = [{"of_trial": ids[key], **verdict_values(verdict)} for key, verdict in verdicts.items()]
+        if changes:
+            session.execute(update(TRIALS).where(TRIALS.c.id == bindparam("of_trial")), changes)
+
+    @reading
+    def unsynced(self, session: Session, study: str | None = None, limit: int = 100) -> list[TrialRecord]:
+        """Return at most `limit` finished trials that are not marked as logged to MLflow; without `study`, of all."""
+        conditions = [
+            TRIALS.c.ended_at.is_not(None),
+            ~select(SYNCS.c.trial_id).where(SYNCS.c.trial_id == TRIALS.c.id).exists(),
+        ]
+        if study is not None:
+            conditions.append(TRIALS.c.study_id == existing_study(session, study).id)
+        return read_trials(session, *conditions, limit=limit)
+
+    @reading
+    def logged_counts(self, session: Session, study: str) -> tuple[int, int]:
+        """Return how many of a study's finished trials are marked as synced, and how many are finished."""
+        finished = select(func.count()).select_from(TRIALS).where(TRIALS.c.ended_at.is_not(None))
+        finished = finished.where(TRIALS.c.study_id == existing_study(session, study).id)
+        synced = finished.join(SYNCS, SYNCS.c.trial_id == TRIALS.c.id)
+        return session.scalar(synced) or 0, session.scalar(finished) or 0
+
+    @writing
+    def mark_synced(self, session: Session, study: str, number: int, round: int, run_id: str) -> None:
+        """Mark a finished trial as logged to MLflow in a run. Marking it again with the same run changes nothing.
+
+        Raises:
+            StorageError: if there is no such trial, it is pending, or it is marked with another run.
+        """
+        trial_id = finished_trial_ids(session, study).get((number, round))
+        if trial_id is None:
+            raise StorageError(f"{trial_text(study, number, round)} is not finished, so MLflow cannot contain it")
+        present = session.scalar(select(SYNCS.c.run_id).where(SYNCS.c.trial_id == trial_id))
+        if present is None:
+            session.execute(insert(SYNCS).values(trial_id=trial_id, run_id=run_id, synced_at=datetime.now(UTC)))
+        elif present != run_id:
+            raise StorageError(f"{trial_text(study, number, round)} is already synced as run {present}")
+
+    @reading
+    def synced_run(self, session: Session, study: str, number: int, round: int = 0) -> str | None:
+        """Return the id of the MLflow run that a trial is marked with; None if it is not marked."""
+        query = select(SYNCS.c.run_id).join(TRIALS, TRIALS.c.id == SYNCS.c.trial_id)
+        return session.scalar(query.where(is_trial(session, study, number, round)))
+
+    @reading
+    def study_run(self, session: Session, study: str) -> str | None:
+        """Return the id of the study's parent run in MLflow; None if it has none yet."""
+        run_id: str | None = existing_study(session, study, STUDIES.c.mlflow_run).mlflow_run
+        return run_id
+
+    @writing
+    def set_study_run(self, session: Session, study: str, run_id: str) -> None:
+        """Store the id of the study's parent run in MLflow; it replaces an earlier one."""
+        id = existing_study(session, study, lock=True).id
+        session.execute(update(STUDIES).where(STUDIES.c.id == id).values(mlflow_run=run_id))
+
+    @reading
+    def answers(self, session: Session, key: AnswersKey) -> AnswersRecord | None:
+        """Return what a server answered; None if it was not asked."""
+        row = session.execute(select(ANSWERS).where(ANSWERS.c.digest == key.digest)).first()
+        return None if row is None else record_of(AnswersRecord, row, key=key)
+
+    @writing
+    def add_answers(self, session: Session, record: AnswersRecord) -> None:
+        """Store what a server answered, in place of an earlier record of the same key.
+
+        Raises:
+            StorageError: if a value is not JSON.
+        """
+        values = {**values_of(ANSWERS, record.key), **values_of(ANSWERS, record)}
+        put(session, ANSWERS, "digest", {"digest": record.key.digest, **values})
+
+
+def _studies(session: Session, name: str | None = None) -> list[StudyRecord]:
+    """Return all studies, or the one of a name, in the order in which they were created."""
+    query = select(STUDIES).order_by(STUDIES.c.id)
+    rows = session.execute(query if name is None else query.where(STUDIES.c.name == name))
+    return [record_of(StudyRecord, row) for row in rows]

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from storage.database import BUSY_TIMEOUT_S
 from storage.errors import NotYetAvailable, StorageError, StorageUnavailable, WaitInterrupted, database_reason
 
 DATABASE_WAIT_S = 600.0
@@ -107,7 +108,7 @@ class DatabaseWait:
         raise (WaitInterrupted if stopped else StorageUnavailable)(message) from error
 
 
-NO_WAIT = DatabaseWait(limit_s=0)
+NO_WAIT = DatabaseWait(limit_s=0, busy_s=BUSY_TIMEOUT_S)
 """Every error passes at once."""
 
 

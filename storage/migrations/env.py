@@ -5,8 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from storage.database import VERSION_TABLE
-from storage.service.models import Base  # with it, the metadata has the tables of both modules
-from storage.tables.models import TABLE_PREFIX
+from storage.tables import METADATA, TABLE_PREFIX
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
@@ -16,7 +15,7 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     version_table=VERSION_TABLE,
     include_name=include_name,
     render_as_batch=True,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
+from storage.columns import record_of, values_of
 from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
-from storage.service.models import AuditRow, OwnerRow, TokenRow
-from storage.service.records import AuditEntry, Owner, Role, Token
-from storage.service.rows import check_name, insert_into
-from storage.tables.mapping import to_json_value
-from storage.transactions import Transactions
+from storage.service.records import AuditEntry, Owner, Token
+from storage.service.rows import check_name
+from storage.tables import AUDIT, OWNERS, TOKENS
+from storage.transactions import Transactions, is_repeated, put, reading, writing
 
 _LARGEST = 2**63 - 1  # of an entry's number; the databases refuse larger ones
 
@@ -23,14 +25,14 @@ _LARGEST = 2**63 - 1  # of an entry's number; the databases refuse larger ones
 class AccessStore(Transactions):
     """Who may use the service, how much, and what they did."""
 
-    def owners(self) -> list[Owner]:
+    @reading
+    def owners(self, session: Session) -> list[Owner]:
         """Return the owners that were set, by name. Another owner has the values of `Owner`'s defaults."""
-        with self._reading() as session:
-            rows = session.scalars(select(OwnerRow)).all()
-            found = [Owner(row.name, row.weight, row.most_gpus, row.gpu_hours_a_week) for row in rows]
-            return sorted(found, key=lambda owner: owner.name)
+        found = [record_of(Owner, row) for row in session.execute(select(OWNERS))]
+        return sorted(found, key=lambda owner: owner.name)
 
-    def set_owner(self, owner: Owner) -> None:
+    @writing
+    def set_owner(self, session: Session, owner: Owner) -> None:
         """Store an owner, in place of an earlier record of that name.
 
         Raises:
@@ -42,11 +44,10 @@ class AccessStore(Transactions):
         for quota in (owner.most_gpus, owner.gpu_hours_a_week):
             if quota is not None and not (math.isfinite(quota) and quota >= 0):
                 raise StorageError(f"a quota of {owner.name!r} is {quota:g}: it is 0 or more, or None for no quota")
-        with self._writing() as session:
-            insert = insert_into(session, OwnerRow).values(vars(owner))
-            session.execute(insert.on_conflict_do_update(index_elements=["name"], set_=vars(owner)))
+        put(session, OWNERS, "name", values_of(OWNERS, owner))
 
-    def add_token(self, token: Token) -> None:
+    @writing
+    def add_token(self, session: Session, token: Token) -> None:
         """Store a new token.
 
         Raises:
@@ -55,93 +56,80 @@ class AccessStore(Transactions):
         """
         check_name("a token's name", token.name)
         check_name("an owner's name", token.owner)
-        with self._writing() as session:
-            session.add(TokenRow(**{**vars(token), "role": token.role.value}))
-            try:
-                session.flush()
-            except IntegrityError:
-                raise TokenExists(f"there is already a token {token.name!r}; choose another name") from None
+        if is_repeated(session) and _token(session, token.digest) == token:
+            return
+        try:
+            session.execute(insert(TOKENS).values(values_of(TOKENS, token)))
+        except IntegrityError:
+            raise TokenExists(f"there is already a token {token.name!r}; choose another name") from None
 
-    def token(self, digest: str) -> Token | None:
+    @reading
+    def token(self, session: Session, digest: str) -> Token | None:
         """Return the token of a digest, also an expired or revoked one; None if there is none."""
-        with self._reading() as session:
-            row = session.scalar(select(TokenRow).where(TokenRow.digest == digest))
-            return None if row is None else _token(row)
+        return _token(session, digest)
 
-    def tokens_of(self, digests: Collection[str]) -> dict[str, Token]:
+    @reading
+    def tokens_of(self, session: Session, digests: Collection[str]) -> dict[str, Token]:
         """Return the tokens of some digests by digest, also expired or revoked ones."""
-        with self._reading() as session:
-            rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests))) if digests else ()
-            return {row.digest: _token(row) for row in rows}
+        rows = session.execute(select(TOKENS).where(TOKENS.c.digest.in_(digests))) if digests else ()
+        return {row.digest: record_of(Token, row) for row in rows}
 
-    def tokens(self) -> list[Token]:
+    @reading
+    def tokens(self, session: Session) -> list[Token]:
         """Return all tokens, in the order in which they were added."""
-        with self._reading() as session:
-            return [_token(row) for row in session.scalars(select(TokenRow).order_by(TokenRow.id))]
+        return [record_of(Token, row) for row in session.execute(select(TOKENS).order_by(TOKENS.c.id))]
 
-    def revoke_token(self, name: str, now: datetime) -> Token:
+    @writing
+    def revoke_token(self, session: Session, name: str, now: datetime) -> Token:
         """Revoke a token; one that is revoked keeps the time of its revocation.
 
         Raises:
             UnknownToken: if there is none of that name.
         """
-        with self._writing() as session:
-            row = session.scalar(select(TokenRow).where(TokenRow.name == name).with_for_update())
-            if row is None:
-                raise UnknownToken(f"there is no token {name!r}; list the tokens to see their names")
-            row.revoked_at = row.revoked_at or now
-            return _token(row)
+        row = session.execute(select(TOKENS).where(TOKENS.c.name == name).with_for_update()).first()
+        if row is None:
+            raise UnknownToken(f"there is no token {name!r}; list the tokens to see their names")
+        revoked_at = row.revoked_at or now
+        session.execute(update(TOKENS).where(TOKENS.c.id == row.id).values(revoked_at=revoked_at))
+        return replace(record_of(Token, row), revoked_at=revoked_at)
 
-    def touch_token(self, name: str, now: datetime) -> None:
+    @writing
+    def touch_token(self, session: Session, name: str, now: datetime) -> None:
         """Store when a token was used last; an earlier time, and a name that no token has, change nothing."""
-        earlier = or_(TokenRow.used_at.is_(None), TokenRow.used_at < now)
-        with self._writing() as session:
-            session.execute(update(TokenRow).where(TokenRow.name == name, earlier).values(used_at=now))
+        earlier = or_(TOKENS.c.used_at.is_(None), TOKENS.c.used_at < now)
+        session.execute(update(TOKENS).where(TOKENS.c.name == name, earlier).values(used_at=now))
 
-    def audit(self, entry: AuditEntry) -> None:
-        """Add an entry to the audit log; its `number` is not read.
+    @writing
+    def audit(self, session: Session, entry: AuditEntry) -> None:
+        """Add an entry to the audit log; its `number` is not read. Lost acknowledgements may leave more than one.
 
         Raises:
             StorageError: if its details are not JSON.
         """
-        values = {**vars(entry), "detail": to_json_value("detail", entry.detail)}
-        del values["number"]
-        with self._writing() as session:
-            session.add(AuditRow(**values))
+        session.execute(insert(AUDIT).values(values_of(AUDIT, entry)))
 
-    def forget_audit(self, before: datetime, most: int) -> int:
+    @writing
+    def forget_audit(self, session: Session, before: datetime, most: int) -> int:
         """Delete the oldest entries of the audit log, at most `most` and only those before a time; return how many."""
-        with self._writing() as session:
-            oldest = session.execute(select(AuditRow.id, AuditRow.at).order_by(AuditRow.id).limit(most)).all()
-            ids = [id for id, at in oldest if at < before]
-            session.execute(delete(AuditRow).where(AuditRow.id.in_(ids)))
-            return len(ids)
+        oldest = session.execute(select(AUDIT.c.id, AUDIT.c.at).order_by(AUDIT.c.id).limit(most)).all()
+        ids = [id for id, at in oldest if at < before]
+        session.execute(delete(AUDIT).where(AUDIT.c.id.in_(ids)))
+        return len(ids)
 
-    def audit_log(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
+    @reading
+    def audit_log(self, session: Session, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
         """Return entries of the audit log, the newest first.
 
         Args:
             limit: the most entries to return.
             before: only entries with a smaller number; None: from the newest.
         """
-        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+        query = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(AuditRow.id < min(before, _LARGEST))
-        with self._reading() as session:
-            return [
-                AuditEntry(row.at, row.token, row.owner, row.action, row.resource, row.result, row.detail, row.id)
-                for row in session.scalars(query)
-            ]
+            query = query.where(AUDIT.c.id < min(before, _LARGEST))
+        return [record_of(AuditEntry, row, number=row.id) for row in session.execute(query)]
 
 
-def _token(row: TokenRow) -> Token:
-    return Token(
-        name=row.name,
-        owner=row.owner,
-        role=Role(row.role),
-        digest=row.digest,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        used_at=row.used_at,
-    )
+def _token(session: Session, digest: str) -> Token | None:
+    row = session.execute(select(TOKENS).where(TOKENS.c.digest == digest)).first()
+    return None if row is None else record_of(Token, row)

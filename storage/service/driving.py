@@ -6,24 +6,27 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
+from storage.columns import KEYWORD_LENGTH, to_json_value
 from storage.errors import StorageError
-from storage.service.models import SubmissionRow
 from storage.service.records import ENDED, Driver, Request, Submission, SubmissionState
 from storage.service.rows import (
     add_event,
     check_name,
     count_use,
+    driver_of,
     end_run,
+    find_locked,
     locked,
     move,
     owned,
     submission_record,
     take_devices,
 )
-from storage.tables.models import KEYWORD_LENGTH
-from storage.transactions import Transactions
+from storage.tables import EventRow, SubmissionRow
+from storage.transactions import Transactions, is_repeated, writing
 
 ENDINGS = ENDED | {SubmissionState.QUEUED}
 """States in which a driver leaves its submission."""
@@ -37,15 +40,16 @@ class DrivingStore(Transactions):
             more.
     """
 
-    def beat(self, id: str, driver: Driver, now: datetime) -> Request | None:
+    @writing
+    def beat(self, session: Session, id: str, driver: Driver, now: datetime) -> Request | None:
         """Store a heartbeat and the devices used until now, and return what the driver is asked to do."""
-        with self._writing() as session:
-            row = owned(session, id, driver)
-            count_use(row, now)
-            row.heartbeat_at = now
-            return None if row.request is None else Request(row.request)
+        row = owned(session, id, driver)
+        count_use(row, now)
+        row.heartbeat_at = now
+        return None if row.request is None else Request(row.request)
 
-    def event(self, id: str, kind: str, data: Mapping[str, Any], now: datetime) -> int:
+    @writing
+    def event(self, session: Session, id: str, kind: str, data: Mapping[str, Any], now: datetime) -> int:
         """Add an event and return its number: one more than the last event's of this submission.
 
         The submission's row is locked from the number until the commit. Events of one submission therefore become
@@ -56,28 +60,35 @@ class DrivingStore(Transactions):
             StorageError: if the kind is not 1 to 64 printable characters, or the data are not JSON.
         """
         check_name("a kind of event", kind, KEYWORD_LENGTH)
-        with self._writing() as session:
-            return add_event(session, locked(session, id), kind, dict(data), now)
+        row = locked(session, id)
+        if is_repeated(session):
+            same = (EventRow.submission_id == row.id, EventRow.at == now, EventRow.kind == kind)
+            for stored in session.scalars(select(EventRow).where(*same)):
+                if stored.data == to_json_value("data", data):
+                    return stored.number
+        return add_event(session, row, kind, data, now)
 
-    def concluding(self, id: str, driver: Driver, now: datetime) -> Submission:
+    @writing
+    def concluding(self, session: Session, id: str, driver: Driver, now: datetime) -> Submission:
         """Say that the search is over: a running submission is CONCLUDING, a STOPPING one stays so."""
-        with self._writing() as session:
-            row = owned(session, id, driver)
-            if row.state == SubmissionState.RUNNING:
-                move(session, row, SubmissionState.CONCLUDING, "concluding", now)
-            return submission_record(row)
+        row = owned(session, id, driver)
+        if row.state == SubmissionState.RUNNING:
+            move(session, row, SubmissionState.CONCLUDING, "concluding", now)
+        return submission_record(row)
 
-    def measured_all(self, id: str, driver: Driver, now: datetime) -> Submission:
+    @writing
+    def measured_all(self, session: Session, id: str, driver: Driver, now: datetime) -> Submission:
         """Take the devices back from a run that measures nothing more; its driver goes on, and the event says so."""
-        with self._writing() as session:
-            row = owned(session, id, driver)
-            if row.granted:
-                add_event(session, row, "measured", {"state": row.state}, now)
-            take_devices(session, row, now)
-            return submission_record(row)
+        row = owned(session, id, driver)
+        if row.granted:
+            add_event(session, row, "measured", {"state": row.state}, now)
+        take_devices(session, row, now)
+        return submission_record(row)
 
+    @writing
     def end(
         self,
+        session: Session,
         id: str,
         driver: Driver,
         state: SubmissionState,
@@ -103,19 +114,21 @@ class DrivingStore(Transactions):
         """
         if state not in ENDINGS:
             raise StorageError(f"a driver cannot leave the submission {id!r} {state.value}; end it, or queue it again")
-        with self._writing() as session:
-            row = owned(session, id, driver)
-            end_run(session, row, now)
-            if state is SubmissionState.QUEUED:
-                if row.request == Request.CANCEL:
-                    state, reason = SubmissionState.CANCELLED, "ended on request while it gave its devices back"
-                elif row.request == Request.YIELD:
-                    row.request = None
-            move(session, row, state, state.value.lower(), now, reason, culprit)
-            return submission_record(row)
+        left = find_locked(session, id) if is_repeated(session) else None
+        if left is not None and driver_of(left) != driver and now in (left.ended_at, left.queued_at):
+            return submission_record(left)
+        row = owned(session, id, driver)
+        end_run(session, row, now)
+        if state is SubmissionState.QUEUED:
+            if row.request == Request.CANCEL:
+                state, reason = SubmissionState.CANCELLED, "ended on request while it gave its devices back"
+            elif row.request == Request.YIELD:
+                row.request = None
+        move(session, row, state, state.value.lower(), now, reason, culprit)
+        return submission_record(row)
 
-    def progressed(self, id: str) -> None:
+    @writing
+    def progressed(self, session: Session, id: str) -> None:
         """Say that a trial has finished: earlier losses of drivers count no more."""
         change = update(SubmissionRow).where(SubmissionRow.name == id, SubmissionRow.losses != 0).values(losses=0)
-        with self._writing() as session:
-            session.execute(change)
+        session.execute(change)

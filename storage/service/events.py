@@ -1,33 +1,43 @@
-"""The part of the service's store that reads events: of one submission, and the new ones of all."""
+"""The part of the service's store for those who watch: events, the queue in numbers, and messages to webhooks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
-from sqlalchemy import Select, func, select, text
+from sqlalchemy import Select, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from storage.service.models import EventRow, SubmissionRow
-from storage.service.records import Event, EventPosition
+from storage.columns import record_of
+from storage.service.records import ACTIVE, Event, EventPosition, SubmissionState
 from storage.service.rows import LARGEST
-from storage.transactions import Transactions
+from storage.service.watching.records import Figures, Message, Waiting
+from storage.tables import MESSAGES, EventRow, SubmissionRow
+from storage.transactions import Transactions, reading, writing
 
 START_WINDOW = 100_000
 """Rows before the newest one among which a new reader expects transactions that have not committed yet."""
 
 
-class EventStore(Transactions):
-    """Reads events."""
+class WatchingStore(Transactions):
+    """Events and figures of all submissions, and the messages that are still to be sent.
 
-    def events_after(self, submission: str, number: int, limit: int = 500) -> list[Event]:
+    A message is stored by the transaction that ends its submission.
+    """
+
+    @reading
+    def events_after(self, session: Session, submission: str, number: int, limit: int = 500) -> list[Event]:
         """Return the events of a submission after a number, at most `limit`, by number; none if it does not exist."""
-        with self._reading() as session:
-            own = (SubmissionRow.name == submission, EventRow.number > min(number, LARGEST))
-            query = select(EventRow).join(SubmissionRow, SubmissionRow.id == EventRow.submission_id).where(*own)
-            rows = session.scalars(query.order_by(EventRow.number).limit(limit)).all()
-            return [Event(submission, row.number, row.at, row.kind, row.data) for row in rows]
+        own = (SubmissionRow.name == submission, EventRow.number > min(number, LARGEST))
+        query = select(EventRow).join(SubmissionRow, SubmissionRow.id == EventRow.submission_id).where(*own)
+        rows = session.scalars(query.order_by(EventRow.number).limit(limit)).all()
+        return [record_of(Event, row, submission=submission) for row in rows]
 
-    def new_events(self, after: EventPosition | None, limit: int = 500) -> tuple[list[Event], EventPosition]:
+    @reading
+    def new_events(
+        self, session: Session, after: EventPosition | None, limit: int = 500
+    ) -> tuple[list[Event], EventPosition]:
         """Return events of all submissions that a reader has not read, at most `limit`, and its new position.
 
         A reader begins with None, which returns no event: what was committed before is found with `events_after`. Who
@@ -59,10 +69,40 @@ class EventStore(Transactions):
             after: the position that the last call returned; None for a new reader.
             limit: the most events to return, 1 or more.
         """
-        with self._reading() as session:
-            if session.get_bind().dialect.name == "sqlite":
-                return _in_order_of_commits(session, after, limit)
-            return _with_holes(session, after, limit)
+        if session.get_bind().dialect.name == "sqlite":
+            return _in_order_of_commits(session, after, limit)
+        return _with_holes(session, after, limit)
+
+    @reading
+    def figures(self, session: Session) -> Figures:
+        """Return the queue in numbers. The answer has a few rows, however many submissions there are."""
+        row = SubmissionRow
+        groups = select(row.state, row.kind, func.count(), func.min(row.queued_at)).group_by(row.state, row.kind)
+        granted = select(row.granted).where(row.state.in_([state.value for state in ACTIVE]))
+        states: Counter[str] = Counter()
+        waiting = {}
+        for state, kind, count, since in session.execute(groups):
+            states[state] += count
+            if state == SubmissionState.QUEUED:
+                waiting[kind] = Waiting(count, since)
+        names = tuple(name for each in session.scalars(granted) for name in each)
+        return Figures({state: states[state.value] for state in SubmissionState}, waiting, names)
+
+    @reading
+    def due_messages(self, session: Session, now: datetime, limit: int = 20) -> list[Message]:
+        """Return messages whose time has come, those first that have waited longest."""
+        due = select(MESSAGES).where(MESSAGES.c.next_at <= now).order_by(MESSAGES.c.next_at, MESSAGES.c.id).limit(limit)
+        return [record_of(Message, row, number=row.id) for row in session.execute(due)]
+
+    @writing
+    def postpone_message(self, session: Session, number: int, attempts: int, next_at: datetime) -> None:
+        """Say how many attempts have failed, and when the next one is due."""
+        session.execute(update(MESSAGES).where(MESSAGES.c.id == number).values(attempts=attempts, next_at=next_at))
+
+    @writing
+    def drop_message(self, session: Session, number: int) -> None:
+        """Forget a message that was sent, or given up."""
+        session.execute(delete(MESSAGES).where(MESSAGES.c.id == number))
 
 
 def _in_order_of_commits(
@@ -123,4 +163,4 @@ def _events(session: Session, rows: Sequence[int]) -> list[Event]:
     query = select(EventRow, SubmissionRow.name).join(SubmissionRow, SubmissionRow.id == EventRow.submission_id)
     wanted = set(rows)
     found = session.execute(query.where(EventRow.id.between(rows[0], rows[-1])).order_by(EventRow.id))
-    return [Event(name, row.number, row.at, row.kind, row.data) for row, name in found if row.id in wanted]
+    return [record_of(Event, row, submission=name) for row, name in found if row.id in wanted]

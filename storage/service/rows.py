@@ -8,16 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, literal, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, func, insert, literal, select, tuple_
 from sqlalchemy.orm import Session
 
+from storage.columns import NAME_LENGTH, UtcDateTime, record_of, to_json_value, values_of
 from storage.errors import StorageError
 from storage.service.errors import InvalidCursor, NotYours, UnknownSubmission
-from storage.service.models import EventRow, MessageRow, SubmissionRow, UseRow
-from storage.service.records import ACTIVE, ENDED, Driver, Request, Submission, SubmissionState
-from storage.tables.mapping import to_json_value
-from storage.tables.models import NAME_LENGTH, Base, UtcDateTime
+from storage.service.records import ACTIVE, ENDED, Driver, Submission, SubmissionState, Use
+from storage.tables import MESSAGES, USES, EventRow, SubmissionRow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -35,11 +33,6 @@ def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:
         raise StorageError(f"{what} has 1 to {longest} printable characters, not {name!r:.60}")
 
 
-def insert_into(session: Session, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
-    """Return the database's own INSERT, which can say what happens if the row exists."""
-    return sqlite.insert(table) if session.get_bind().dialect.name == "sqlite" else postgresql.insert(table)
-
-
 def take_turn(session: Session, what: str, owner: str) -> None:
     """Let transactions that count what an owner has, and then add to it, run one after another.
 
@@ -53,32 +46,8 @@ def take_turn(session: Session, what: str, owner: str) -> None:
 
 def submission_record(row: SubmissionRow, with_settings: bool = True) -> Submission:
     """Return the submission of a row; without its settings, they are empty and are not read."""
-    return Submission(
-        id=row.name,
-        owner=row.owner,
-        settings=row.settings if with_settings else {},
-        kind=row.kind,
-        gpus=row.gpus,
-        priority=row.priority,
-        created_at=row.created_at,
-        queued_at=row.queued_at,
-        state=SubmissionState(row.state),
-        reason=row.reason,
-        culprit=row.culprit,
-        shared=row.shared,
-        request=None if row.request is None else Request(row.request),
-        granted=tuple(row.granted),
-        runs=row.runs,
-        run_began_at=row.run_began_at,
-        driver=driver_of(row),
-        heartbeat_at=row.heartbeat_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        gpu_seconds=row.gpu_seconds,
-        losses=row.losses,
-        events=row.events,
-        webhook=row.webhook,
-    )
+    settings = row.settings if with_settings else {}
+    return record_of(Submission, row, id=row.name, driver=driver_of(row), settings=settings)
 
 
 def driver_of(row: SubmissionRow) -> Driver | None:
@@ -95,13 +64,18 @@ def set_driver_of(row: SubmissionRow, driver: Driver | None) -> None:
     row.driver_host, row.driver_pid, row.driver_started, row.driver_boot = fields
 
 
+def find_locked(session: Session, id: str) -> SubmissionRow | None:
+    """Return the row of a submission, locked against other transactions until this one ends; None if there is none."""
+    return session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
+
+
 def locked(session: Session, id: str) -> SubmissionRow:
-    """Return the row of a submission, locked against other transactions until this one ends.
+    """Return the row of a submission, as `find_locked`.
 
     Raises:
         UnknownSubmission: if there is none.
     """
-    row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
+    row = find_locked(session, id)
     if row is None:
         raise UnknownSubmission(f"there is no study {id!r}; list the studies to see their ids")
     return row
@@ -118,7 +92,7 @@ def owned(session: Session, id: str, driver: Driver) -> SubmissionRow:
     Raises:
         NotYours: if there is no such submission, it is not active, or it has another driver.
     """
-    row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
+    row = find_locked(session, id)
     if row is None:
         raise NotYours(f"the submission {id!r} was deleted; this driver ends")
     if not is_active(row) or driver_of(row) != driver:
@@ -126,7 +100,7 @@ def owned(session: Session, id: str, driver: Driver) -> SubmissionRow:
     return row
 
 
-def add_event(session: Session, row: SubmissionRow, kind: str, data: dict[str, Any], now: datetime) -> int:
+def add_event(session: Session, row: SubmissionRow, kind: str, data: Mapping[str, Any], now: datetime) -> int:
     """Add an event to a locked submission and return its number.
 
     Raises:
@@ -178,8 +152,8 @@ def _add_message(session: Session, row: SubmissionRow, webhook: str, number: int
     facts = {"id": row.name, "owner": row.owner, "kind": row.kind, "gpu_seconds": row.gpu_seconds}
     facts |= {"state": row.state, "reason": row.reason, "culprit": row.culprit}
     times = {"created_at": row.created_at.isoformat(), "ended_at": now.isoformat()}
-    data = to_json_value("data", {**facts, **times})
-    session.add(MessageRow(webhook=webhook, key=key, data=data, created_at=now, next_at=now, attempts=0))
+    message = {"webhook": webhook, "key": key, "data": {**facts, **times}, "created_at": now}
+    session.execute(insert(MESSAGES).values(**message, next_at=now, attempts=0))
 
 
 def count_use(row: SubmissionRow, now: datetime) -> None:
@@ -195,8 +169,8 @@ def take_devices(session: Session, row: SubmissionRow, now: datetime) -> None:
     began, ended = row.run_began_at, row.counted_at
     if row.granted and began is not None and ended is not None:
         used = len(row.granted) * (ended - began).total_seconds()
-        whose = {"owner": row.owner, "submission": row.name, "kind": row.kind}
-        session.add(UseRow(**whose, began_at=began, ended_at=ended, gpu_seconds=used))
+        use = Use(row.owner, row.name, row.kind, began, ended, used)
+        session.execute(insert(USES).values(values_of(USES, use)))
     row.granted = []
 
 

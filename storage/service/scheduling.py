@@ -8,23 +8,23 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from storage.columns import KEYWORD_LENGTH, record_of
 from storage.errors import StorageError
 from storage.service.errors import NotYours
-from storage.service.models import LeaseRow, SubmissionRow, UseRow
 from storage.service.records import ACTIVE, Driver, Lease, Request, Submission, SubmissionState, Use
 from storage.service.rows import (
     check_name,
     driver_of,
     end_run,
-    insert_into,
+    find_locked,
     is_active,
     locked,
     move,
     set_driver_of,
     submission_record,
 )
-from storage.tables.models import KEYWORD_LENGTH
-from storage.transactions import Transactions
+from storage.tables import USES, LeaseRow, SubmissionRow
+from storage.transactions import Transactions, insert_into, is_repeated, reading, writing
 
 CONSIDERED = tuple(state.value for state in (*sorted(ACTIVE), SubmissionState.QUEUED))
 
@@ -36,14 +36,15 @@ class SchedulingStore(Transactions):
     nothing, also if it has not noticed: the term, not the clock, tells it from its successor.
     """
 
-    def active_and_queued(self) -> list[Submission]:
+    @reading
+    def active_and_queued(self, session: Session) -> list[Submission]:
         """Return the submissions that have devices or wait, the oldest first, with empty settings."""
         query = select(SubmissionRow).where(SubmissionRow.state.in_(CONSIDERED))
         query = query.order_by(SubmissionRow.created_at, SubmissionRow.id)
-        with self._reading() as session:
-            return [submission_record(row, with_settings=False) for row in session.scalars(query)]
+        return [submission_record(row, with_settings=False) for row in session.scalars(query)]
 
-    def take_lease(self, name: str, holder: str, seconds: float, now: datetime) -> Lease | None:
+    @writing
+    def take_lease(self, session: Session, name: str, holder: str, seconds: float, now: datetime) -> Lease | None:
         """Take or renew a lease until `seconds` after `now`.
 
         Args:
@@ -58,25 +59,25 @@ class SchedulingStore(Transactions):
         """
         check_name("a lease's name", name, KEYWORD_LENGTH)
         expires_at = now + timedelta(seconds=seconds)
-        with self._writing() as session:
-            free = {"name": name, "holder": "", "term": 0, "expires_at": None}
-            session.execute(insert_into(session, LeaseRow).values(free).on_conflict_do_nothing())
-            row = session.scalars(select(LeaseRow).where(LeaseRow.name == name).with_for_update()).one()
-            if row.expires_at is None or row.holder != holder:
-                if row.expires_at is not None and row.expires_at > now:
-                    return None
-                row.holder, row.term = holder, row.term + 1
-            row.expires_at = expires_at
-            return Lease(name, holder, row.term, expires_at)
+        free = {"name": name, "holder": "", "term": 0, "expires_at": None}
+        session.execute(insert_into(session, LeaseRow).values(free).on_conflict_do_nothing())
+        row = session.scalars(select(LeaseRow).where(LeaseRow.name == name).with_for_update()).one()
+        if row.expires_at is None or row.holder != holder:
+            if row.expires_at is not None and row.expires_at > now:
+                return None
+            row.holder, row.term = holder, row.term + 1
+        row.expires_at = expires_at
+        return Lease(name, holder, row.term, expires_at)
 
-    def release_lease(self, lease: Lease) -> None:
+    @writing
+    def release_lease(self, session: Session, lease: Lease) -> None:
         """Give a lease up, so that another holder can take it at once; nothing happens if it is another's by now."""
-        with self._writing() as session:
-            row = _lease_row(session, lease)
-            if row is not None:
-                row.expires_at = None
+        row = _lease_row(session, lease)
+        if row is not None:
+            row.expires_at = None
 
-    def start(self, id: str, granted: Sequence[str], lease: Lease, now: datetime) -> bool:
+    @writing
+    def start(self, session: Session, id: str, granted: Sequence[str], lease: Lease, now: datetime) -> bool:
         """Give a queued submission its devices; the event is `started` with the devices and the number of the run.
 
         It is RUNNING from then on, or STOPPING if it waited for a driver that concludes it.
@@ -95,21 +96,25 @@ class SchedulingStore(Transactions):
         """
         if not granted:
             raise StorageError(f"the submission {id!r} cannot start without a device; grant at least one")
-        with self._writing() as session:
-            if not _is_valid(session, lease, now):
-                return False
-            row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
-            if row is None or row.state != SubmissionState.QUEUED:
-                return False
-            row.granted, row.runs = list(granted), row.runs + 1
-            row.run_began_at = row.counted_at = now
-            row.started_at, row.heartbeat_at = row.started_at or now, None
-            stopping = row.request == Request.STOP
-            state = SubmissionState.STOPPING if stopping else SubmissionState.RUNNING
-            move(session, row, state, "started", now, data={"granted": list(granted), "run": row.runs})
+        is_valid, row = _is_valid(session, lease, now), find_locked(session, id)
+        if row is None:
+            return False
+        if is_repeated(session) and (row.run_began_at, row.granted) == (now, list(granted)):
             return True
+        if not is_valid or row.state != SubmissionState.QUEUED:
+            return False
+        row.granted, row.runs = list(granted), row.runs + 1
+        row.run_began_at = row.counted_at = now
+        row.started_at, row.heartbeat_at = row.started_at or now, None
+        stopping = row.request == Request.STOP
+        state = SubmissionState.STOPPING if stopping else SubmissionState.RUNNING
+        move(session, row, state, "started", now, data={"granted": list(granted), "run": row.runs})
+        return True
 
-    def set_driver(self, id: str, driver: Driver, now: datetime, run: int | None = None) -> Submission:
+    @writing
+    def set_driver(
+        self, session: Session, id: str, driver: Driver, now: datetime, run: int | None = None
+    ) -> Submission:
         """Set the driver of an active submission that has none; the same driver may be set again.
 
         Args:
@@ -123,16 +128,18 @@ class SchedulingStore(Transactions):
             NotYours: if it is not active, has another driver, or the run is over.
             UnknownSubmission: if there is none of that id.
         """
-        with self._writing() as session:
-            row = locked(session, id)
-            if not is_active(row) or driver_of(row) not in (None, driver) or run not in (None, row.runs):
-                present = f"{row.state} in run {row.runs}"
-                raise NotYours(f"the submission {id!r} is {present} and does not wait for this driver; it ends")
-            set_driver_of(row, driver)
-            row.heartbeat_at = now
-            return submission_record(row)
+        row = locked(session, id)
+        if not is_active(row) or driver_of(row) not in (None, driver) or run not in (None, row.runs):
+            present = f"{row.state} in run {row.runs}"
+            raise NotYours(f"the submission {id!r} is {present} and does not wait for this driver; it ends")
+        set_driver_of(row, driver)
+        row.heartbeat_at = now
+        return submission_record(row)
 
-    def lost(self, id: str, driver: Driver | None, lease: Lease, now: datetime, most_losses: int) -> Submission:
+    @writing
+    def lost(
+        self, session: Session, id: str, driver: Driver | None, lease: Lease, now: datetime, most_losses: int
+    ) -> Submission:
         """Take the devices from an active submission whose driver is gone; the event is `lost`.
 
         It is queued again with one more loss, and a request to stop is kept, so that its next driver concludes it. If
@@ -152,22 +159,18 @@ class SchedulingStore(Transactions):
         Raises:
             UnknownSubmission: if there is none of that id.
         """
-        with self._writing() as session:
-            valid = _is_valid(session, lease, now)
-            row = locked(session, id)
-            if valid and is_active(row) and driver_of(row) == driver:
-                end_run(session, row, now)
-                _after_loss(session, row, driver, now, most_losses)
-            return submission_record(row)
+        valid = _is_valid(session, lease, now)
+        row = locked(session, id)
+        if valid and is_active(row) and driver_of(row) == driver:
+            end_run(session, row, now)
+            _after_loss(session, row, driver, now, most_losses)
+        return submission_record(row)
 
-    def uses(self, since: datetime) -> list[Use]:
+    @reading
+    def uses(self, session: Session, since: datetime) -> list[Use]:
         """Return the uses that ended at that time or later, by their end. Runs that have not ended are not in it."""
-        query = select(UseRow).where(UseRow.ended_at >= since).order_by(UseRow.ended_at, UseRow.id)
-        with self._reading() as session:
-            return [
-                Use(row.owner, row.submission, row.kind, row.began_at, row.ended_at, row.gpu_seconds)
-                for row in session.scalars(query)
-            ]
+        query = select(USES).where(USES.c.ended_at >= since).order_by(USES.c.ended_at, USES.c.id)
+        return [record_of(Use, row) for row in session.execute(query)]
 
 
 def _lease_row(session: Session, lease: Lease) -> LeaseRow | None:

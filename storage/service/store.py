@@ -9,30 +9,21 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from storage import database
 from storage.service.access import AccessStore
 from storage.service.driving import DrivingStore
-from storage.service.events import EventStore
+from storage.service.events import WatchingStore
 from storage.service.scheduling import SchedulingStore
 from storage.service.submissions import SubmissionStore
-from storage.service.watching.figures import FigureStore
-from storage.service.watching.messages import MessageStore
-from storage.waiting import DatabaseWait
+from storage.waiting import NO_WAIT, DatabaseWait
 
 IDLE_TRANSACTION_S = 60
 """How long PostgreSQL keeps a transaction, and its locks, whose program sends nothing: its host may have died."""
 
 
-class ServiceStore(
-    SubmissionStore,
-    SchedulingStore,
-    DrivingStore,
-    EventStore,
-    AccessStore,
-    FigureStore,
-    MessageStore,
-):
+class ServiceStore(SubmissionStore, SchedulingStore, DrivingStore, WatchingStore, AccessStore):
     """What the service stores beside the studies; threads, processes and hosts can share the database.
 
     Every method is one transaction, and either all of its changes happen or none. Times are arguments; a datetime has a
-    time zone. Methods that change a submission lock its row, so they happen one after another.
+    time zone. Methods that change a submission lock its row, so they happen one after another. A store with a
+    `DatabaseWait` repeats a method while the database does not answer, see `storage.transactions`.
 
     Raises:
         StorageError: by every method, if the database fails. Methods list further reasons.
@@ -49,11 +40,8 @@ def open_service_store(url: str, wait: DatabaseWait | None = None) -> ServiceSto
     Raises:
         StorageError: as `storage.store.open_store`.
     """
-    if wait is None:
-        return ServiceStore(_with_limit(database.open_engine(url)))
-    from storage.service.patient import PatientServiceStore  # its base class is above
-
-    return PatientServiceStore(_with_limit(database.open_engine(url, wait.busy_s)), wait)
+    wait = wait or NO_WAIT
+    return ServiceStore(_with_limit(database.open_engine(url, wait.busy_s)), wait)
 
 
 def _with_limit(engine: Engine) -> Engine:

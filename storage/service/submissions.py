@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from storage.columns import KEYWORD_LENGTH, to_json_value, values_of
 from storage.errors import NotYetAvailable, StorageError
 from storage.service.errors import SubmissionExists, TooMany, WrongState
-from storage.service.models import EventRow, SubmissionRow
 from storage.service.records import ENDED, RESUMABLE, Page, Request, Submission, SubmissionState
 from storage.service.rows import (
     add_event,
     check_name,
     cursor_of,
-    insert_into,
+    find_locked,
     is_active,
     is_after,
     locked,
@@ -26,10 +24,9 @@ from storage.service.rows import (
     submission_record,
     take_turn,
 )
-from storage.tables.deletion import delete_study
-from storage.tables.mapping import to_json_value
-from storage.tables.models import KEYWORD_LENGTH
-from storage.transactions import Transactions
+from storage.tables import EventRow, SubmissionRow
+from storage.transactions import Transactions, insert_into, is_repeated, reading, writing
+from storage.trials import delete_study
 
 CANCELLED_WAITING = "ended on request before it started"
 DELETABLE = "only an ended study can be deleted; cancel it first"
@@ -40,7 +37,10 @@ CANCELLED_AGAIN = "ended on request while it waited"
 class SubmissionStore(Transactions):
     """Submissions as people see and change them."""
 
-    def submit(self, submission: Submission, most_waiting: int | None = None) -> tuple[Submission, bool]:
+    @writing
+    def submit(
+        self, session: Session, submission: Submission, most_waiting: int | None = None
+    ) -> tuple[Submission, bool]:
         """Store a queued submission.
 
         Args:
@@ -64,30 +64,32 @@ class SubmissionStore(Transactions):
         if submission.gpus < 1:
             raise StorageError(f"a submission asks for 1 or more devices, not {submission.gpus}")
         settings = to_json_value("settings", submission.settings)
-        with self._writing() as session:
-            if most_waiting is not None:
-                take_turn(session, WAITING, submission.owner)
-            created = _insert(session, replace(submission, settings=settings))
-            row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == submission.id).with_for_update())
-            if row is None:
-                raise NotYetAvailable(f"the study {submission.id!r} was deleted just now; submit it again")
-            if created:
-                _check_waiting(session, submission.owner, most_waiting)
-                add_event(session, row, "queued", {"state": row.state}, submission.created_at)
-            same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
-            if not same or row.settings != settings:
-                raise SubmissionExists(f"there is another study {submission.id!r}; choose another id")
-            return submission_record(row), created
+        if most_waiting is not None:
+            take_turn(session, WAITING, submission.owner)
+        created = _insert(session, submission)
+        row = find_locked(session, submission.id)
+        if row is None:
+            raise NotYetAvailable(f"the study {submission.id!r} was deleted just now; submit it again")
+        if created:
+            _check_waiting(session, submission.owner, most_waiting)
+            add_event(session, row, "queued", {"state": row.state}, submission.created_at)
+        same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
+        if not same or row.settings != settings:
+            raise SubmissionExists(f"there is another study {submission.id!r}; choose another id")
+        by_earlier_try = is_repeated(session) and row.created_at == submission.created_at
+        return submission_record(row), created or by_earlier_try
 
-    def submission(self, id: str) -> Submission | None:
+    @reading
+    def submission(self, session: Session, id: str) -> Submission | None:
         """Return a submission; None if there is none of that id."""
-        with self._reading() as session:
-            query = select(SubmissionRow).where(SubmissionRow.name == id).options(undefer(SubmissionRow.settings))
-            row = session.scalar(query)
-            return None if row is None else submission_record(row)
+        query = select(SubmissionRow).where(SubmissionRow.name == id).options(undefer(SubmissionRow.settings))
+        row = session.scalar(query)
+        return None if row is None else submission_record(row)
 
+    @reading
     def submissions(
         self,
+        session: Session,
         *,
         owner: str | None = None,
         readable_by: str | None = None,
@@ -125,27 +127,27 @@ class SubmissionStore(Transactions):
             query = query.where(is_after(after))
         if with_settings:
             query = query.options(undefer(SubmissionRow.settings))
-        with self._reading() as session:
-            rows = session.scalars(query.limit(limit + 1)).all()
-            records = tuple(submission_record(row, with_settings) for row in rows[:limit])
-            return Page(records, cursor_of(rows[limit - 1]) if len(rows) > limit else None)
+        rows = session.scalars(query.limit(limit + 1)).all()
+        records = tuple(submission_record(row, with_settings) for row in rows[:limit])
+        return Page(records, cursor_of(rows[limit - 1]) if len(rows) > limit else None)
 
-    def readable_of(self, ids: Collection[str], readable_by: str | None) -> list[str]:
+    @reading
+    def readable_of(self, session: Session, ids: Collection[str], readable_by: str | None) -> list[str]:
         """Return those of some submissions that exist and are this owner's or shared; None: of any owner."""
         query = select(SubmissionRow.name).where(SubmissionRow.name.in_(ids)).order_by(SubmissionRow.id)
         if readable_by is not None:
             query = query.where(or_(SubmissionRow.owner == readable_by, SubmissionRow.shared))
-        with self._reading() as session:
-            return list(session.scalars(query))
+        return list(session.scalars(query))
 
-    def counts(self) -> Mapping[SubmissionState, int]:
+    @reading
+    def counts(self, session: Session) -> Mapping[SubmissionState, int]:
         """Return the number of submissions in each state, 0 included."""
         query = select(SubmissionRow.state, func.count()).group_by(SubmissionRow.state)
-        with self._reading() as session:
-            found = dict(iter(session.execute(query)))
+        found = dict(iter(session.execute(query)))
         return {state: found.get(state.value, 0) for state in SubmissionState}
 
-    def request(self, id: str, request: Request, now: datetime) -> Submission:
+    @writing
+    def request(self, session: Session, id: str, request: Request, now: datetime) -> Submission:
         """Ask for the end of a submission, or for its devices.
 
         An active one keeps the request for its driver: `cancel` replaces `stop`, and both replace `yield`. A running or
@@ -157,20 +159,22 @@ class SubmissionStore(Transactions):
             UnknownSubmission: if there is none of that id.
             WrongState: if it has ended.
         """
-        with self._writing() as session:
-            row = locked(session, id)
-            state = SubmissionState(row.state)
-            if state in ENDED:
-                raise WrongState(id, state, f"it has ended, so {request.value} has no effect; resume it to go on")
-            present = None if row.request is None else Request(row.request)
-            if is_active(row):
-                _ask_driver(session, row, present, request, now)
-            elif request is Request.CANCEL or (request is Request.STOP and present is not Request.STOP):
-                reason = CANCELLED_AGAIN if row.runs else CANCELLED_WAITING
-                move(session, row, SubmissionState.CANCELLED, "cancelled", now, reason)
-            return submission_record(row)
+        row = locked(session, id)
+        state = SubmissionState(row.state)
+        if state in ENDED:
+            if is_repeated(session) and row.ended_at == now:
+                return submission_record(row)
+            raise WrongState(id, state, f"it has ended, so {request.value} has no effect; resume it to go on")
+        present = None if row.request is None else Request(row.request)
+        if is_active(row):
+            _ask_driver(session, row, present, request, now)
+        elif request is Request.CANCEL or (request is Request.STOP and present is not Request.STOP):
+            reason = CANCELLED_AGAIN if row.runs else CANCELLED_WAITING
+            move(session, row, SubmissionState.CANCELLED, "cancelled", now, reason)
+        return submission_record(row)
 
-    def resume(self, id: str, now: datetime, most_waiting: int | None = None) -> Submission:
+    @writing
+    def resume(self, session: Session, id: str, now: datetime, most_waiting: int | None = None) -> Submission:
         """Queue a stopped, cancelled or failed submission again; the event is `queued` with `resumed`.
 
         Raises:
@@ -178,45 +182,47 @@ class SubmissionStore(Transactions):
             WrongState: if it is in another state.
             TooMany: as `submit`.
         """
-        with self._writing() as session:
-            if most_waiting is not None:
-                owner = session.scalar(select(SubmissionRow.owner).where(SubmissionRow.name == id))
-                take_turn(session, WAITING, owner or "")
-            row = locked(session, id)
-            state = SubmissionState(row.state)
-            if state not in RESUMABLE:
-                allowed = ", ".join(sorted(RESUMABLE))
-                raise WrongState(id, state, f"only a submission in one of {allowed} can be resumed")
-            row.losses, row.request = 0, None
-            move(session, row, SubmissionState.QUEUED, "queued", now, data={"resumed": True})
-            _check_waiting(session, row.owner, most_waiting)
-            return submission_record(row)
+        if most_waiting is not None:
+            owner = session.scalar(select(SubmissionRow.owner).where(SubmissionRow.name == id))
+            take_turn(session, WAITING, owner or "")
+        row = locked(session, id)
+        state = SubmissionState(row.state)
+        if state not in RESUMABLE:
+            if is_repeated(session) and row.queued_at == now:
+                return submission_record(row)
+            allowed = ", ".join(sorted(RESUMABLE))
+            raise WrongState(id, state, f"only a submission in one of {allowed} can be resumed")
+        row.losses, row.request = 0, None
+        move(session, row, SubmissionState.QUEUED, "queued", now, data={"resumed": True})
+        _check_waiting(session, row.owner, most_waiting)
+        return submission_record(row)
 
-    def share(self, id: str, shared: bool) -> Submission:
+    @writing
+    def share(self, session: Session, id: str, shared: bool) -> Submission:
         """Let every token read a submission, or only its owner's.
 
         Raises:
             UnknownSubmission: if there is none of that id.
         """
-        with self._writing() as session:
-            row = locked(session, id)
-            row.shared = shared
-            return submission_record(row)
+        row = locked(session, id)
+        row.shared = shared
+        return submission_record(row)
 
-    def set_priority(self, id: str, priority: int, now: datetime) -> Submission:
+    @writing
+    def set_priority(self, session: Session, id: str, priority: int, now: datetime) -> Submission:
         """Change the priority; the event of a change is `priority`.
 
         Raises:
             UnknownSubmission: if there is none of that id.
         """
-        with self._writing() as session:
-            row = locked(session, id)
-            if row.priority != priority:
-                row.priority = priority
-                add_event(session, row, "priority", {"priority": priority}, now)
-            return submission_record(row)
+        row = locked(session, id)
+        if row.priority != priority:
+            row.priority = priority
+            add_event(session, row, "priority", {"priority": priority}, now)
+        return submission_record(row)
 
-    def delete(self, id: str, with_study: bool = False) -> None:
+    @writing
+    def delete(self, session: Session, id: str, with_study: bool = False) -> None:
         """Delete an ended submission and its events. What it used still counts for its owner.
 
         Args:
@@ -228,15 +234,16 @@ class SubmissionStore(Transactions):
             UnknownSubmission: if there is none of that id.
             WrongState: if it has not ended.
         """
-        with self._writing() as session:
-            row = locked(session, id)
-            state = SubmissionState(row.state)
-            if state not in ENDED:
-                raise WrongState(id, state, DELETABLE)
-            session.execute(delete(EventRow).where(EventRow.submission_id == row.id))
-            session.delete(row)
-            if with_study:
-                delete_study(session, id)
+        if is_repeated(session) and find_locked(session, id) is None:
+            return
+        row = locked(session, id)
+        state = SubmissionState(row.state)
+        if state not in ENDED:
+            raise WrongState(id, state, DELETABLE)
+        session.execute(delete(EventRow).where(EventRow.submission_id == row.id))
+        session.delete(row)
+        if with_study:
+            delete_study(session, id)
 
 
 def _insert(session: Session, new: Submission) -> bool:
@@ -244,22 +251,9 @@ def _insert(session: Session, new: Submission) -> bool:
 
     A rival transaction that inserts the same id is waited for.
     """
-    values: dict[str, Any] = {
-        "name": new.id,
-        "owner": new.owner,
-        "state": SubmissionState.QUEUED.value,
-        "settings": new.settings,
-        "kind": new.kind,
-        "gpus": new.gpus,
-        "priority": new.priority,
-        "shared": new.shared,
-        "webhook": new.webhook,
-        "granted": [],
-        "created_at": new.created_at,
-        "queued_at": new.queued_at,
-        **dict.fromkeys(("runs", "losses", "events"), 0),
-        "gpu_seconds": 0.0,
-    }
+    asked = (new.id, new.owner, new.settings, new.kind, new.gpus, new.priority, new.created_at, new.queued_at)
+    values = values_of(SubmissionRow.__table__, Submission(*asked, shared=new.shared, webhook=new.webhook))
+    values["name"] = values.pop("id")
     statement = insert_into(session, SubmissionRow).values(values).on_conflict_do_nothing()
     return session.scalar(statement.returning(SubmissionRow.id)) is not None
 

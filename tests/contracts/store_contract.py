@@ -217,7 +217,7 @@ class TrialContract(StoreFixture):
     @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
     def test_inf_and_nan_are_refused_and_nothing_is_stored(self, begun: Store, value: float) -> None:
         outcome = samples.success(samples.repeat(0), samples.repeat(1, value))
-        with pytest.raises(StorageError, match=r"repeat 1: metric\.output_throughput is -?(inf|nan)"):
+        with pytest.raises(StorageError, match=r"repeat 1: metrics\.output_throughput is -?(inf|nan)"):
             begun.finish_trial("s", 0, 0, outcome, None)
         with pytest.raises(StorageError, match="score is"):
             begun.finish_trial("s", 0, 0, samples.success(), samples.verdict(score=value))

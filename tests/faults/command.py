@@ -21,10 +21,9 @@ from typing import TypeVar
 
 import psutil
 
-from records.trials import TrialRecord
+from records.trials import FailedAttempt, TrialRecord
 from storage import normalise_url, open_store
 from storage.store import Store
-from storage.tables.mapping import FailedAttempt
 from tuner.processes.family import Identity, is_alive, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from records.answers import AnswersKey, AnswersRecord
 from records.trials import Failure, StudyRecord, TrialKind, TrialRecord
 from search_spaces import ENGINE
-from storage.answers.store import AnswersStore
+from storage.store import Store
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, Server
 from tuner.engines.server.traffic import Job
@@ -159,7 +159,7 @@ class Examiner:
         self,
         engine: AnsweringEngine,
         device: str,
-        store: AnswersStore,
+        store: Store,
         folder: Path,
         task: Task | HarnessTask | None,
         limits: Limits,

@@ -100,8 +100,7 @@ class OptunaStorage:
         self._wait = NO_WAIT if store is None else store.wait
         self._check = None if store is None else store.check
         self._transactions_left: int | None = None
-        busy_s = _BUSY_TIMEOUT_S if self._wait is NO_WAIT else self._wait.busy_s
-        arguments = _engine_arguments(url, busy_s)
+        arguments = _engine_arguments(url, self._wait.busy_s)
         self._storage = self.run(lambda _: open_storage(url, arguments))
         check_in_transactions(self._storage.engine, self._begin)
         self.study = self.run(

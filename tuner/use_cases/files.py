@@ -18,11 +18,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from records.trials import Provenance, StudyRecord, TrialOutcome, TrialRecord
+from records.trials import FailedAttempt, Provenance, StudyRecord, TrialOutcome, TrialRecord
 from storage import open_store
 from storage.errors import StorageError
 from storage.store import Store
-from storage.tables.mapping import FailedAttempt
 from tuner.errors import SettingError, UserError
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of

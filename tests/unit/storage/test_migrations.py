@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import optuna
@@ -12,10 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from records.trials import ServerFacts
 from storage import StorageError, database, open_store
-from storage.service.models import Base
-from storage.tables.models import ServerFactsRow
+from storage.tables import METADATA
 from tests import store_samples as samples
 
 
@@ -44,14 +41,14 @@ def differences(engine: Engine) -> list[object]:
         "include_name": lambda name, kind, _: kind != "table" or (name or "").startswith("tuner_"),
     }
     with engine.connect() as connection:
-        return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
 
 
 def test_migrations_create_the_tables_of_the_models(url: str, engine: Engine) -> None:
     assert differences(engine) != []
     open_store(url).close()
     assert differences(engine) == []
-    assert set(inspect(engine).get_table_names()) == {*Base.metadata.tables, "tuner_alembic_version"}
+    assert set(inspect(engine).get_table_names()) == {*METADATA.tables, "tuner_alembic_version"}
 
 
 def test_opening_again_keeps_the_studies(url: str) -> None:
@@ -94,11 +91,6 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]
-
-
-def test_every_server_fact_has_a_column() -> None:
-    columns = [column.name for column in ServerFactsRow.__table__.columns]
-    assert columns == ["trial_id", *(field.name for field in fields(ServerFacts))]
 
 
 def _rows(engine: Engine, table: str) -> list[tuple[object, ...]]:

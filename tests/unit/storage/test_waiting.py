@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from records.trials import FailureKind
+from records.trials import Provenance, TrialKind
 from storage import StorageError, Store, open_store
 from storage.errors import NotYetAvailable, StorageUnavailable, WaitInterrupted
 from storage.locks import LockLost, study_lock
@@ -147,23 +147,44 @@ def content(store: Store) -> tuple[object, ...]:
     return store.studies(), store.trials("s"), store.failed_attempts("s")
 
 
-def test_another_outcome_of_the_same_trial_is_refused_after_a_lost_connection(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = Store.finish_trial
+def losing_first_connection(store: Store) -> list[int]:
+    """Let the first transaction that writes lose its connection; return the list of tries."""
     tries: list[int] = []
 
-    def lost_once(self: Store, *arguments: object) -> None:
+    def lose() -> None:
         tries.append(1)
         if len(tries) == 1:
             raise sqlite_error(sqlite3.SQLITE_BUSY)
-        plain(self, *arguments)  # type: ignore[arg-type]
 
+    store.check_before_writes(lose)
+    return tries
+
+
+REFUSED: dict[str, Callable[[Store], object]] = {
+    "there is already a study": lambda store: store.create_study(samples.study("s", Provenance.SIMULATED)),
+    "exists already": lambda store: store.add_trial(samples.pending(0, kind=TrialKind.BASELINE)),
+    "is finished already": lambda store: store.finish_trial("s", 0, 0, samples.failed(), None),
+    "is stored already": lambda store: store.record_failed_attempt(
+        "s", 1, 0, 1, dataclasses.replace(samples.failed(), worker="another")
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_another_value_of_the_same_key_is_refused_after_a_lost_connection(store: Store, rule: str) -> None:
     store.finish_trial("s", 0, 0, samples.success(), samples.verdict())
-    monkeypatch.setattr(Store, "finish_trial", lost_once)
-    other = dataclasses.replace(samples.failed(FailureKind.PORT_TAKEN))
-    with pytest.raises(StorageError, match="is finished already"):
-        store.finish_trial("s", 0, 0, other, None)
+    store.add_trial(samples.pending(1))
+    store.begin_attempt("s", 1)
+    store.record_failed_attempt("s", 1, 0, 1, samples.failed())
+    tries = losing_first_connection(store)
+    with pytest.raises(StorageError, match=rule):
+        REFUSED[rule](store)
+    assert len(tries) == 2
+
+
+def test_every_method_of_the_store_waits() -> None:
+    methods = {name for name in vars(Store) if not name.startswith("_")}
+    assert {name for name in methods if not hasattr(getattr(Store, name), "__wrapped__")} == set()
 
 
 def test_the_lock_is_taken_again_by_a_store_that_waits(postgres: PostgresServer) -> None:

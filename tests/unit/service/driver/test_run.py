@@ -19,11 +19,9 @@ from tests.unit.storage.test_locks import another_process
 from tuner.cancellation import Wishes
 from tuner.service.asked.rules import ServerRules
 from tuner.service.driver import run
-from tuner.service.driver.job import Job
-from tuner.service.driver.run import Ending, Heartbeat, run_submission, this_driver
-from tuner.use_cases import optimize as optimize_run
 from tuner.service.driver.job import Job, this_driver
 from tuner.service.driver.run import Ending, Heartbeat, run_submission
+from tuner.use_cases import optimize as optimize_run
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ID = "s"

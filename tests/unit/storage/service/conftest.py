@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from storage.service.models import Base
 from storage.service.store import open_service_store
+from storage.tables import METADATA
 from tests.postgres import PostgresServer
 
 
@@ -22,5 +22,5 @@ def database(postgres: PostgresServer) -> str:
 def empty_database(database: str) -> str:
     """The same database with empty tables, whose rows are numbered from 1."""
     with psycopg.connect(database) as connection:
-        connection.execute(f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY CASCADE")
+        connection.execute(f"TRUNCATE {', '.join(METADATA.tables)} RESTART IDENTITY CASCADE")
     return database

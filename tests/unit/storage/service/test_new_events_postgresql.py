@@ -164,7 +164,7 @@ def read_events(store: ServiceStore, position: EventPosition, seen: dict[str, in
 
 
 def test_a_stalled_program_loses_its_locks(store: ServiceStore) -> None:
-    with store._writing() as session:
+    with store._session(store._writer) as session:
         assert session.scalar(text("SHOW idle_in_transaction_session_timeout")) == "1min"
 
 
@@ -172,7 +172,7 @@ def test_a_lock_is_held_until_the_commit(store: ServiceStore) -> None:
     """The order of commits is that of numbers only if no other writer of the submission gets the row before."""
     lease = run(store, "d")
     writer = OpenWriter(store, "d")
-    with store._writing() as session:
+    with store._session(store._writer) as session:
         session.execute(text("SET LOCAL lock_timeout = '50ms'"))
         with pytest.raises(Exception, match="lock timeout"):
             locked(session, "d")

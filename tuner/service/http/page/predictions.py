@@ -17,10 +17,6 @@ from records.metrics import METRICS, registered
 from search_spaces import known_hardware, known_models, list_price
 from tuner.errors import SettingError
 from tuner.export.formats.registry import names
-from tuner.service.asked.check import check_asked
-from tuner.service.asked.contents import files_of, read_only
-from tuner.service.asked.settings import FILES, described, read_settings, schema
-from tuner.export.formats.registry import NAMES
 from tuner.service.asked.contents import read_only
 from tuner.service.asked.settings import FILES, described, schema
 from tuner.service.asked.traffic import check_traffic

@@ -1,1 +1,0 @@
-"""What servers answered to the questions of a quality check."""

@@ -1,1 +1,0 @@
-"""The tuner's tables: their models, their rows as records, and the queries that find rows."""
