@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from records.metrics import Direction
 from storage.service.store import ServiceStore
 from tuner.errors import SettingError
-from tuner.scoring.goals import FAILED, FAILED_VIOLATION, score
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective, score
 from tuner.service.http.optimizations.models import (
     BestView,
     ClientTrialState,
@@ -147,6 +147,20 @@ class Optimizations:
         with self._service.turn("optimization", id), database_errors():
             yield
 
+    @contextmanager
+    def _reading(self, id: str) -> Iterator[None]:
+        """Read an optimization without a turn.
+
+        Raises:
+            Problem: 404 if it was deleted meanwhile; Optuna raises KeyError then.
+        """
+        with database_errors():
+            try:
+                yield
+            except KeyError:
+                self._found(id)
+                raise
+
     @database_errors()
     def find(self, id: str) -> Optimization | None:
         """Return an optimization; None if there is none of that id."""
@@ -167,17 +181,18 @@ class Optimizations:
         following = page[limit - 1][0] if len(page) > limit else None
         return OptimizationsPage(optimizations=[each for _, each in page[:limit]], next=following)
 
-    @database_errors()
     def view(self, id: str) -> OptimizationView:
         """Return an optimization with the numbers of its trials.
 
         Raises:
             Problem: 404 if there is none.
         """
-        asked, open_ = self._of(id)
-        states = [_state_of(each) for each in open_.trials()]
-        counts = {state.value.lower(): states.count(state) for state in ClientTrialState}
-        return OptimizationView(**asked.model_dump(), **counts, state=_state(asked, open_.trials()))
+        with self._reading(id):
+            asked, open_ = self._of(id)
+            trials = open_.trials()
+            states = [_state_of(each) for each in trials]
+            counts = {state.value.lower(): states.count(state) for state in ClientTrialState}
+            return OptimizationView(**asked.model_dump(), **counts, state=_state(asked, trials))
 
     def share(self, id: str, shared: bool) -> OptimizationView:
         """Let every token read an optimization, or only its owner's."""
@@ -192,30 +207,16 @@ class Optimizations:
         with self._turn(id):
             self._storage.delete_study(self._found(id)[0])
 
-    @database_errors()
     def trials(self, id: str, after: int, limit: int) -> list[TrialView]:
         """Return trials whose number is above `after`, by number."""
-        return [_view(each) for each in self._of(id)[1].trials()[after + 1 :][:limit]]
+        with self._reading(id):
+            return [_view(each) for each in self._of(id)[1].trials()[after + 1 :][:limit]]
 
-    @database_errors()
     def best(self, id: str) -> BestView:
         """Return the best feasible trial and the front; of equal ones the earliest."""
-        _, open_ = self._of(id)
-        objectives = open_.proposer.objectives
-        measured = [each for each in open_.trials() if each.state is TrialState.COMPLETE]
-        signs = [-1 if each.direction is Direction.MAXIMIZE else 1 for each in objectives]
-        feasible = [each for each in measured if all(value <= 0 for value in each.constraints.values())]
-        costs = {each.number: tuple(s * v for s, v in zip(signs, each.values, strict=True)) for each in feasible}
-        front = _front(costs)
-        if not front:
-            return BestView(best=None, front=[])
-        scores = dict.fromkeys(front, 0.0)
-        if len(objectives) > 1:
-            values = {each.number: each.user_attrs["result"]["metrics"] for each in measured}
-            found = {number: score(values[number], values[measured[0].number], objectives) for number in front}
-            scores = {number: value for number, value in found.items() if value is not None}
-        best = max(scores, key=lambda number: (scores[number], -number), default=None)
-        return BestView(best=None if best is None else _view(open_.trials()[best]), front=front)
+        with self._reading(id):
+            _, open_ = self._of(id)
+            return _best(open_.trials(), open_.proposer.objectives)
 
     def suggest(self, id: str, client: str, count: int) -> Suggestion:
         """Return the trials of a client, then those of lost clients, then new ones; `count` at most.
@@ -340,6 +341,23 @@ def _state(asked: Optimization, trials: Sequence[FrozenTrial]) -> OptimizationSt
 def _view(trial: FrozenTrial) -> TrialView:
     known = {**trial.user_attrs["lease"], **(trial.user_attrs["result"] if trial.state.is_finished() else {})}
     return TrialView(number=trial.number, params=trial.user_attrs["params"], **known)
+
+
+def _best(trials: Sequence[FrozenTrial], objectives: Sequence[Objective]) -> BestView:
+    measured = [each for each in trials if each.state is TrialState.COMPLETE]
+    signs = [-1 if each.direction is Direction.MAXIMIZE else 1 for each in objectives]
+    feasible = [each for each in measured if all(value <= 0 for value in each.constraints.values())]
+    costs = {each.number: tuple(s * v for s, v in zip(signs, each.values, strict=True)) for each in feasible}
+    front = _front(costs)
+    if not front:
+        return BestView(best=None, front=[])
+    scores = dict.fromkeys(front, 0.0)
+    if len(objectives) > 1:
+        values = {each.number: each.user_attrs["result"]["metrics"] for each in measured}
+        found = {number: score(values[number], values[measured[0].number], objectives) for number in front}
+        scores = {number: value for number, value in found.items() if value is not None}
+    best = max(scores, key=lambda number: (scores[number], -number), default=None)
+    return BestView(best=None if best is None else _view(trials[best]), front=front)
 
 
 def _front(costs: dict[int, tuple[float, ...]]) -> list[int]:

@@ -198,6 +198,31 @@ def test_a_deleted_one_is_created_anew(store: Optimizations, opened: Callable[[]
     assert numbers(other, "d") == [0]
 
 
+READS: dict[str, Callable[[Optimizations], object]] = {
+    "view": lambda store: store.view("o"),
+    "trials": lambda store: store.trials("o", -1, 9),
+    "best": lambda store: store.best("o"),
+}
+
+
+@pytest.mark.parametrize("step", ["proposer_of", "_Open.trials"])
+@pytest.mark.parametrize("name", READS)
+def test_one_that_is_deleted_while_it_is_read_is_not_found(
+    store: Optimizations, opened: Callable[[], Optimizations], monkeypatch: pytest.MonkeyPatch, name: str, step: str
+) -> None:
+    reader = opened()
+    owner, attribute = (studies._Open, "trials") if step == "_Open.trials" else (studies, step)
+    original = getattr(owner, attribute)
+
+    def deleted_before(*arguments: object) -> object:
+        store.delete("o")
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, attribute, deleted_before)
+    with pytest.raises(Problem, match="there is no optimization 'o'"):
+        READS[name](reader)
+
+
 def test_sharing_is_changed(store: Optimizations) -> None:
     assert store.share("o", True).shared
     assert [each.id for each in store.page("bob", None, 9).optimizations] == ["o"]
