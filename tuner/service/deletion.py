@@ -10,7 +10,7 @@ from storage.service.records import ENDED
 from storage.service.store import ServiceStore
 from storage.service.submissions import DELETABLE
 from tuner.study.study_folder import study_lock
-from tuner.use_cases.places import artifacts_folder
+from tuner.use_cases.places import data_folder
 
 
 def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None:
@@ -38,5 +38,6 @@ def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None
             raise WrongState(id, found.state, DELETABLE)
         delete_optuna_study(url, id)
         service.delete(id, with_study=True)
-        for place in (folder, artifacts_folder(url) / id):
+        # Without an SQLite file, the driver's artifacts are in its own folder.
+        for place in (folder, data_folder(url, folder) / "artifacts" / id):
             shutil.rmtree(place, ignore_errors=True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import optuna
 import pytest
 
 from storage import normalise_url, open_store
+from storage.service.records import Request
+from storage.service.store import open_service_store
 from tests import store_samples
+from tests.service_samples import START, submission
 from tests.unit.service.http.conftest import Api
 from tests.unit.storage.test_locks import another_process
 from tuner import optimize
+from tuner.service import deletion
+from tuner.use_cases.places import DEFAULT_FOLDER
 
 ID = "s"
 """The study whose lock `another_process` holds."""
@@ -65,6 +70,21 @@ def test_nothing_of_a_deleted_study_is_left(api: Api, url: str, tmp_path: Path) 
     leave_study(url, tmp_path)
     assert trials_in_optuna(url) == 1
     delete(api, url, tmp_path)
+
+
+def test_with_postgresql_no_files_below_the_current_folder_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(deletion, "study_lock", lambda *_: nullcontext())
+    monkeypatch.setattr("tuner.study.optuna_storage.delete_optuna_study", lambda *_: None)
+    own = tmp_path / DEFAULT_FOLDER / "artifacts" / ID
+    own.mkdir(parents=True)
+    with closing(open_service_store(str(tmp_path / "t.db"))) as service:
+        service.submit(submission(ID))
+        service.request(ID, Request.CANCEL, START)
+        deletion.delete_study(ID, service, "postgresql+psycopg://host/db", tmp_path / "submissions" / ID)
+    assert own.is_dir()
 
 
 @pytest.mark.slow
