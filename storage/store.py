@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from records.answers import AnswersKey, AnswersRecord
 from records.trials import FailedAttempt, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import database
-from storage.columns import NAME_LENGTH, record_of, to_json_value, values_of
+from storage.columns import check_name, record_of, to_json_value, values_of
 from storage.errors import StorageError
 from storage.tables import ANSWERS, FAILURES, REPEATS, STUDIES, SYNCS, TIMINGS, TRIALS
 from storage.transactions import Transactions, first_seen, is_repeated, put, reading, writing
@@ -67,8 +67,7 @@ class Store(Transactions):
         Raises:
             StorageError: if the name is taken, or is not 1 to 512 printable characters, or if a value is not JSON.
         """
-        if not 1 <= len(record.name) <= NAME_LENGTH or not record.name.isprintable():
-            raise StorageError(f"a study's name has 1 to {NAME_LENGTH} printable characters, not {record.name!r:.60}")
+        check_name("a study's name", record.name)
         if is_repeated(session) and _studies(session, record.name) == [record]:
             return
         try:
@@ -184,11 +183,6 @@ class Store(Transactions):
         attempt: int = first_seen(session, "attempts", row.attempts) + 1
         session.execute(update(TRIALS).where(TRIALS.c.id == row.id).values(attempts=attempt))
         return attempt
-
-    @reading
-    def attempts(self, session: Session, study: str, number: int, round: int = 0) -> int:
-        """Return how many attempts at a trial have begun; 0 if there is no such trial."""
-        return session.scalar(select(TRIALS.c.attempts).where(is_trial(session, study, number, round))) or 0
 
     @writing
     def finish_trial(

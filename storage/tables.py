@@ -25,12 +25,12 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
 
 from records.answers import AnswersKey, AnswersRecord
 from records.trials import FailedAttempt, Failure, Repeat, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage.columns import JSON_VALUE, KEYWORD, NAME, ROW_NUMBER, CleanText, UtcDateTime, columns
-from storage.service.records import AuditEntry, Owner, Token, Use
+from storage.service.records import AuditEntry, Driver, Owner, Token, Use
 from storage.service.watching.records import Message
 
 TABLE_PREFIX = "tuner_"
@@ -216,10 +216,12 @@ class SubmissionRow(_Row):
     request: Mapped[str | None] = mapped_column(KEYWORD)
     granted: Mapped[list[str]]
     runs: Mapped[int]
-    driver_host: Mapped[str | None] = mapped_column(CleanText)
-    driver_pid: Mapped[int | None]
-    driver_started: Mapped[int | None] = mapped_column(BigInteger)
-    driver_boot: Mapped[str | None] = mapped_column(CleanText)
+    driver: Mapped[Driver | None] = composite(
+        mapped_column("driver_host", CleanText, nullable=True),
+        mapped_column("driver_pid", Integer, nullable=True),
+        mapped_column("driver_started", BigInteger, nullable=True),
+        mapped_column("driver_boot", CleanText, nullable=True),
+    )
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
     started_at: Mapped[datetime | None]

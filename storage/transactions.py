@@ -58,7 +58,7 @@ class Transactions:
         """Wait for the turn: of all threads and processes of the database, one at a time is within it."""
         if self._engine.dialect.name == "postgresql":
             with self._session(self._engine) as session:
-                session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"{what} {name}", 0))))
+                lock_words(session, f"{what} {name}")
                 yield
             return
         lock = FileLock(sqlite_path(self._engine.url), what, name)
@@ -115,6 +115,11 @@ def first_seen(session: Session, name: str, value: T) -> T:
     """Return the value that the first try of this operation saw under that name; of the first try, it is `value`."""
     seen: T = session.info["kept"].setdefault(name, value)
     return seen
+
+
+def lock_words(session: Session, words: str) -> None:
+    """Wait for PostgreSQL's lock of some words, and keep it until the transaction ends."""
+    session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(words, 0))))
 
 
 def insert_into(session: Session, table: Any) -> postgresql.Insert | sqlite.Insert:

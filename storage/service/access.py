@@ -11,11 +11,10 @@ from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from storage.columns import record_of, values_of
+from storage.columns import check_name, record_of, values_of
 from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
 from storage.service.records import AuditEntry, Owner, Token
-from storage.service.rows import check_name
 from storage.tables import AUDIT, OWNERS, TOKENS
 from storage.transactions import Transactions, is_repeated, put, reading, writing
 

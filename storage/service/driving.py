@@ -9,14 +9,12 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from storage.columns import KEYWORD_LENGTH, to_json_value
+from storage.columns import KEYWORD_LENGTH, check_name, to_json_value
 from storage.errors import StorageError
 from storage.service.records import ENDED, Driver, Request, Submission, SubmissionState
 from storage.service.rows import (
     add_event,
-    check_name,
     count_use,
-    driver_of,
     end_run,
     find_locked,
     locked,
@@ -115,7 +113,7 @@ class DrivingStore(Transactions):
         if state not in ENDINGS:
             raise StorageError(f"a driver cannot leave the submission {id!r} {state.value}; end it, or queue it again")
         left = find_locked(session, id) if is_repeated(session) else None
-        if left is not None and driver_of(left) != driver and now in (left.ended_at, left.queued_at):
+        if left is not None and left.driver != driver and now in (left.ended_at, left.queued_at):
             return submission_record(left)
         row = owned(session, id, driver)
         end_run(session, row, now)

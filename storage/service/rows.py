@@ -8,29 +8,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, literal, select, tuple_
+from sqlalchemy import ColumnElement, insert, literal, select, tuple_
 from sqlalchemy.orm import Session
 
-from storage.columns import NAME_LENGTH, UtcDateTime, record_of, to_json_value, values_of
-from storage.errors import StorageError
+from storage.columns import UtcDateTime, record_of, to_json_value, values_of
 from storage.service.errors import InvalidCursor, NotYours, UnknownSubmission
 from storage.service.records import ACTIVE, ENDED, Driver, Submission, SubmissionState, Use
 from storage.tables import MESSAGES, USES, EventRow, SubmissionRow
+from storage.transactions import lock_words
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 LARGEST = 2**31 - 1
 """The largest number of a submission's row or of an event within it; PostgreSQL refuses larger ones."""
-
-
-def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:
-    """Check a name that a person chose.
-
-    Raises:
-        StorageError: if it is not 1 to `longest` printable characters.
-    """
-    if not 1 <= len(name) <= longest or not name.isprintable():
-        raise StorageError(f"{what} has 1 to {longest} printable characters, not {name!r:.60}")
 
 
 def take_turn(session: Session, what: str, owner: str) -> None:
@@ -40,28 +30,13 @@ def take_turn(session: Session, what: str, owner: str) -> None:
     wait for each other.
     """
     if session.get_bind().dialect.name == "postgresql":
-        key = func.hashtextextended(f"{what} of {owner}", 0)
-        session.execute(select(func.pg_advisory_xact_lock(key)))
+        lock_words(session, f"{what} of {owner}")
 
 
 def submission_record(row: SubmissionRow, with_settings: bool = True) -> Submission:
     """Return the submission of a row; without its settings, they are empty and are not read."""
     settings = row.settings if with_settings else {}
-    return record_of(Submission, row, id=row.name, driver=driver_of(row), settings=settings)
-
-
-def driver_of(row: SubmissionRow) -> Driver | None:
-    """Return the driver of a row; None without one."""
-    host, pid, started, boot = row.driver_host, row.driver_pid, row.driver_started, row.driver_boot
-    if host is None or pid is None or started is None or boot is None:
-        return None
-    return Driver(host, pid, started, boot)
-
-
-def set_driver_of(row: SubmissionRow, driver: Driver | None) -> None:
-    """Set or clear the driver of a row."""
-    fields = (None,) * 4 if driver is None else (driver.host, driver.pid, driver.started, driver.boot)
-    row.driver_host, row.driver_pid, row.driver_started, row.driver_boot = fields
+    return record_of(Submission, row, id=row.name, settings=settings)
 
 
 def find_locked(session: Session, id: str) -> SubmissionRow | None:
@@ -83,7 +58,7 @@ def locked(session: Session, id: str) -> SubmissionRow:
 
 def is_active(row: SubmissionRow) -> bool:
     """Return whether the submission has devices."""
-    return SubmissionState(row.state) in ACTIVE
+    return row.state in ACTIVE
 
 
 def owned(session: Session, id: str, driver: Driver) -> SubmissionRow:
@@ -95,7 +70,7 @@ def owned(session: Session, id: str, driver: Driver) -> SubmissionRow:
     row = find_locked(session, id)
     if row is None:
         raise NotYours(f"the submission {id!r} was deleted; this driver ends")
-    if not is_active(row) or driver_of(row) != driver:
+    if not is_active(row) or row.driver != driver:
         raise NotYours(f"the submission {id!r} is {row.state} and not of this driver any more; this driver ends")
     return row
 
@@ -178,7 +153,7 @@ def end_run(session: Session, row: SubmissionRow, now: datetime) -> None:
     """Take driver and devices from an active submission."""
     take_devices(session, row, now)
     row.run_began_at, row.counted_at = None, None
-    set_driver_of(row, None)
+    row.driver = None
 
 
 def cursor_of(row: SubmissionRow) -> str:

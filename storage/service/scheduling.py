@@ -8,19 +8,16 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from storage.columns import KEYWORD_LENGTH, record_of
+from storage.columns import KEYWORD_LENGTH, check_name, record_of
 from storage.errors import StorageError
 from storage.service.errors import NotYours
 from storage.service.records import ACTIVE, Driver, Lease, Request, Submission, SubmissionState, Use
 from storage.service.rows import (
-    check_name,
-    driver_of,
     end_run,
     find_locked,
     is_active,
     locked,
     move,
-    set_driver_of,
     submission_record,
 )
 from storage.tables import USES, LeaseRow, SubmissionRow
@@ -129,10 +126,10 @@ class SchedulingStore(Transactions):
             UnknownSubmission: if there is none of that id.
         """
         row = locked(session, id)
-        if not is_active(row) or driver_of(row) not in (None, driver) or run not in (None, row.runs):
+        if not is_active(row) or row.driver not in (None, driver) or run not in (None, row.runs):
             present = f"{row.state} in run {row.runs}"
             raise NotYours(f"the submission {id!r} is {present} and does not wait for this driver; it ends")
-        set_driver_of(row, driver)
+        row.driver = driver
         row.heartbeat_at = now
         return submission_record(row)
 
@@ -161,7 +158,7 @@ class SchedulingStore(Transactions):
         """
         valid = _is_valid(session, lease, now)
         row = locked(session, id)
-        if valid and is_active(row) and driver_of(row) == driver:
+        if valid and is_active(row) and row.driver == driver:
             end_run(session, row, now)
             _after_loss(session, row, driver, now, most_losses)
         return submission_record(row)

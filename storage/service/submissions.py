@@ -8,13 +8,12 @@ from datetime import datetime
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from storage.columns import KEYWORD_LENGTH, to_json_value, values_of
+from storage.columns import KEYWORD_LENGTH, check_name, to_json_value, values_of
 from storage.errors import NotYetAvailable, StorageError
 from storage.service.errors import SubmissionExists, TooMany, WrongState
 from storage.service.records import ENDED, RESUMABLE, Page, Request, Submission, SubmissionState
 from storage.service.rows import (
     add_event,
-    check_name,
     cursor_of,
     find_locked,
     is_active,
