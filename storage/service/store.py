@@ -8,9 +8,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage import database
 from storage.service.access import AccessStore
-from storage.service.driving import DrivingStore
 from storage.service.events import WatchingStore
-from storage.service.scheduling import SchedulingStore
+from storage.service.runs import RunStore
 from storage.service.submissions import SubmissionStore
 from storage.waiting import NO_WAIT, DatabaseWait
 
@@ -18,7 +17,7 @@ IDLE_TRANSACTION_S = 60
 """How long PostgreSQL keeps a transaction, and its locks, whose program sends nothing: its host may have died."""
 
 
-class ServiceStore(SubmissionStore, SchedulingStore, DrivingStore, WatchingStore, AccessStore):
+class ServiceStore(SubmissionStore, RunStore, WatchingStore, AccessStore):
     """What the service stores beside the studies; threads, processes and hosts can share the database.
 
     Every method is one transaction, and either all of its changes happen or none. Times are arguments; a datetime has a

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage import StorageError, open_store
-from storage.locks import Holder, LockHeld, LockLost, study_lock, sync_lock
-from storage.locks.file_lock import FileLock
+from storage.locks import FileLock, Holder, LockHeld, LockLost, study_lock, sync_lock
 from tests import store_samples as samples
 from tests.postgres import PostgresServer
 
