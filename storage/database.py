@@ -158,12 +158,8 @@ def open_engine(url: str, busy_s: float = BUSY_TIMEOUT_S) -> Engine:
     """Open a database, create the tuner's tables or migrate them, and return an engine for it.
 
     Args:
-        url: a path such as `study.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
+        url: as for `storage.open_store`, whose errors it raises.
         busy_s: how long the engine waits for a locked SQLite file, in seconds; the migration waits longer.
-
-    Raises:
-        StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
-            version of the tuner wrote it. The message is one line, without the password.
     """
     parsed = parse_storage_url(url)
     engine = create_database_engine(parsed)

@@ -53,7 +53,8 @@ class Store(Transactions):
     """Studies, trials and answers in one database; threads and processes can share the database.
 
     Every method is one transaction, and either all of its changes happen or none. A store with a `DatabaseWait` repeats
-    it while the database does not answer; a change whose acknowledgement was lost happens once.
+    it while the database does not answer; a change whose acknowledgement was lost happens once. A trial is named by its
+    study, its number and its round, 0 for the trial itself.
 
     Raises:
         StorageError: by every method, if the database fails, and if the named study does not exist, unless the method
@@ -113,9 +114,7 @@ class Store(Transactions):
     def scores(self, session: Session, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
         """Return the scores of the search of studies in the order of the trials; None: a trial without one.
 
-        Args:
-            names: of the studies; one that does not exist is left out.
-            most: trials with a number below it count.
+        A study that does not exist is left out. Only trials with a number below `most` count.
         """
         query = (
             select(STUDIES.c.name, TRIALS.c.score)
@@ -141,7 +140,7 @@ class Store(Transactions):
 
         Args:
             name: the study.
-            facts: new facts. Each top-level key replaces the old value of that key; other keys stay.
+            facts: each top-level key replaces the old value of that key; other keys stay.
             conclusion: the new conclusion; None keeps the old one.
 
         Raises:
@@ -191,9 +190,7 @@ class Store(Transactions):
         """Store the outcome and the verdict of a pending trial.
 
         Args:
-            study: the trial's study.
-            number: the trial's number.
-            round: the trial's round, 0 for the trial itself.
+            study, number, round: the trial.
             outcome: the result of the trial's last attempt, with a repeat or a failure.
             verdict: its evaluation; None for a failure.
 
@@ -221,9 +218,7 @@ class Store(Transactions):
         """Store a failed attempt that will be retried; the trial stays pending.
 
         Args:
-            study: the trial's study.
-            number: the trial's number.
-            round: the trial's round, 0 for the trial itself.
+            study, number, round: the trial.
             attempt: the attempt, from 1, see `begin_attempt`.
             outcome: the result of the attempt, with a failure.
 
@@ -259,7 +254,7 @@ class Store(Transactions):
         """Return the trials of a study by number and round, each with its outcome, in a constant number of statements.
 
         Args:
-            study: the study.
+            study: name of the study.
             kind: return only trials of this kind; None returns all.
             finished: True returns trials with an outcome, False pending ones, None all.
             after: return only trials with a larger number.
@@ -291,11 +286,7 @@ class Store(Transactions):
 
     @writing
     def set_verdicts(self, session: Session, study: str, verdicts: Mapping[tuple[int, int], Verdict]) -> None:
-        """Replace the verdicts of finished trials.
-
-        Args:
-            study: the study.
-            verdicts: (number, round) to the new verdict.
+        """Replace the verdicts of finished trials, by number and round.
 
         Raises:
             StorageError: if one of the trials does not exist or is pending.

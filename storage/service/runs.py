@@ -44,6 +44,7 @@ class RunStore(Transactions):
     Raises:
         NotYours: by the methods of a driver, if the submission has another driver or none: the driver ends and writes
             nothing more.
+        UnknownSubmission: by the others that change a submission, if there is none of that id.
     """
 
     @reading
@@ -136,7 +137,6 @@ class RunStore(Transactions):
 
         Raises:
             NotYours: if it is not active, has another driver, or the run is over.
-            UnknownSubmission: if there is none of that id.
         """
         row = locked(session, id)
         if not is_active(row) or row.driver not in (None, driver) or run not in (None, row.runs):
@@ -165,9 +165,6 @@ class RunStore(Transactions):
         Returns:
             The submission as it is now: unchanged if the lease is not valid any more, or it is not active or has
             another driver.
-
-        Raises:
-            UnknownSubmission: if there is none of that id.
         """
         valid = _is_valid(session, lease, now)
         row = locked(session, id)
@@ -198,7 +195,6 @@ class RunStore(Transactions):
         visible in the order of their numbers, and a number that was returned or read has all smaller ones before it.
 
         Raises:
-            UnknownSubmission: if there is none of that id.
             StorageError: if the kind is not 1 to 64 printable characters, or the data are not JSON.
         """
         check_name("a kind of event", kind, KEYWORD_LENGTH)

@@ -30,15 +30,7 @@ class ServiceStore(SubmissionStore, RunStore, WatchingStore, AccessStore):
 
 
 def open_service_store(url: str, wait: DatabaseWait | None = None) -> ServiceStore:
-    """Open a database, create or migrate the tuner's tables in it, and return the service's store.
-
-    Args:
-        url: a path such as `tuner.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
-        wait: how the store waits for a database that stops answering later; None: it does not wait.
-
-    Raises:
-        StorageError: as `storage.store.open_store`.
-    """
+    """Open a database and return the service's store; arguments and errors are those of `storage.open_store`."""
     wait = wait or NO_WAIT
     return ServiceStore(_with_limit(database.open_engine(url, wait.busy_s)), wait)
 

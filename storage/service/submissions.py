@@ -34,7 +34,11 @@ CANCELLED_AGAIN = "ended on request while it waited"
 
 
 class SubmissionStore(Transactions):
-    """Submissions as people see and change them."""
+    """Submissions as people see and change them.
+
+    Raises:
+        UnknownSubmission: by every method that changes a submission, if there is none of that id.
+    """
 
     @writing
     def submit(
@@ -155,7 +159,6 @@ class SubmissionStore(Transactions):
         to yield. The event is `requested` with the request and the state, or `cancelled`.
 
         Raises:
-            UnknownSubmission: if there is none of that id.
             WrongState: if it has ended.
         """
         row = locked(session, id)
@@ -177,7 +180,6 @@ class SubmissionStore(Transactions):
         """Queue a stopped, cancelled or failed submission again; the event is `queued` with `resumed`.
 
         Raises:
-            UnknownSubmission: if there is none of that id.
             WrongState: if it is in another state.
             TooMany: as `submit`.
         """
@@ -198,22 +200,14 @@ class SubmissionStore(Transactions):
 
     @writing
     def share(self, session: Session, id: str, shared: bool) -> Submission:
-        """Let every token read a submission, or only its owner's.
-
-        Raises:
-            UnknownSubmission: if there is none of that id.
-        """
+        """Let every token read a submission, or only its owner's."""
         row = locked(session, id)
         row.shared = shared
         return submission_record(row)
 
     @writing
     def set_priority(self, session: Session, id: str, priority: int, now: datetime) -> Submission:
-        """Change the priority; the event of a change is `priority`.
-
-        Raises:
-            UnknownSubmission: if there is none of that id.
-        """
+        """Change the priority; the event of a change is `priority`."""
         row = locked(session, id)
         if row.priority != priority:
             row.priority = priority
@@ -230,7 +224,6 @@ class SubmissionStore(Transactions):
                 study's lock and deletes Optuna's study.
 
         Raises:
-            UnknownSubmission: if there is none of that id.
             WrongState: if it has not ended.
         """
         if is_repeated(session) and find_locked(session, id) is None:
