@@ -13,8 +13,6 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from tuner.cli.help import Command, flag, option, parameters_of, set_parameters
-from tuner.engines.kind import Feature
-from tuner.engines.kinds import with_feature
 from tuner.errors import SettingError, UserError, spelled
 from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
 from tuner.settings.study import StudySettings, SubmitSettings
@@ -213,6 +211,9 @@ def server_arguments(context: typer.Context) -> tuple[str, ...]:
     Raises:
         UserError: for a word before `--` that is no option.
     """
+    from tuner.engines.kind import Feature  # the engines load numpy and pydantic, which no help needs
+    from tuner.engines.kinds import with_feature
+
     engine = context.args[0].partition("=")[0] if context.args and "=" in context.args[0] else None
     if context.args and not context.args[0].startswith("-") and engine not in with_feature(Feature.BESIDE_OTHERS):
         rule = f"{context.args[0]!r} is not an option of `{context.command_path}`"
