@@ -17,8 +17,8 @@ from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
-from tuner.export.serve_script import ServeScript, Verification
-from tuner.export.verification import verification
+from tuner.export.serve_script import ServeScript
+from tuner.export.verification import Verification, verification
 from tuner.processes.secrets import referenced
 from tuner.quality.examiner import changed_answers, check_command, checked_answers, line_of
 from tuner.scoring.cost import throughput_behind

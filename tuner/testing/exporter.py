@@ -20,7 +20,8 @@ from tuner.export.formats.document import File
 from tuner.export.formats.registry import formats, write_deployment
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
-from tuner.export.serve_script import ServeScript, Verification
+from tuner.export.serve_script import ServeScript
+from tuner.export.verification import Verification
 from tuner.scoring.goals import parse_slo
 
 BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"

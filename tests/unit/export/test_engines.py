@@ -131,7 +131,7 @@ def test_the_script_starts_the_program_of_the_study_with_its_words(
     tmp_path: Path, engine: str, words: list[str]
 ) -> None:
     program = stub_in(tmp_path / "of the study", "serve", SAYS[engine])
-    more = {"folder": str(tmp_path / "of the study")} if engine == "openai" else {}
+    more: dict[str, Any] = {"folder": str(tmp_path / "of the study")} if engine == "openai" else {}
     variables = {"LLAMA_SERVER": str(program)} if engine == "llama.cpp" else {}
     done = start(script_of(engine, program, **more), tmp_path, "--x", **variables)
     assert (done.returncode, done.stderr) == (0, "")
