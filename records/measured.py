@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from records.trials import TrialKind, TrialOutcome, TrialRecord
+from records.trials import Config, Provenance, TrialKind, TrialOutcome, TrialRecord
 
 REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
 """Kinds of trials that can be the reference: the user's baseline goes before the defaults."""
@@ -77,6 +77,68 @@ def challenger_of(conclusion: Mapping[str, Any] | None, records: Sequence[TrialR
     scored = [each for each in present.get("contenders", ()) if each["score"] and not each["disqualified"]]
     best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
     return None if best is None else int(best["number"])
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The configuration that a study recommends.
+
+    Attributes:
+        number: the trial's number.
+        name: of the trial, see `TrialRecord.name`.
+        config: the values of its parameters; empty for the engine's defaults.
+        score: relative to the defaults or the baseline, which score 1; from the confirmation, else from the search.
+        metrics: what was measured of it, see `measured`, by metric name.
+        confirmed: whether the confirmation measured it again beside the defaults.
+        is_defaults: whether the study recommends to keep the defaults.
+        keeps: `defaults` or `baseline` if the study recommends to keep that; else None.
+        provenance: whether the metrics are measured or simulated.
+    """
+
+    number: int
+    name: str
+    config: Config
+    score: float | None
+    metrics: Mapping[str, float | None]
+    confirmed: bool
+    is_defaults: bool
+    keeps: str | None
+    provenance: Provenance
+
+
+def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> BestTrial | None:
+    """Return the configuration that a conclusion recommends; None without a winner.
+
+    Args:
+        conclusion: of the study.
+        records: every trial of the study.
+    """
+    number = conclusion.get("winner")
+    search = next((each for each in records if each.number == number and not each.round), None)
+    found = measured(conclusion, records, number)
+    if search is None or found is None:
+        return None
+    scores = {each["number"]: each["score"] for each in conclusion.get("contenders", ()) if each["score"]}
+    searched = search.verdict.score if search.verdict is not None else None
+    keeps = conclusion.get("keeps")
+    return BestTrial(
+        number=search.number,
+        name=search.name,
+        config=search.config,
+        score=1.0 if keeps is not None else scores.get(number, {"ratio": searched})["ratio"],
+        metrics=metrics_of(found),
+        confirmed=bool(conclusion.get("confirmed")),
+        is_defaults=search.kind is TrialKind.BASELINE,
+        keeps=keeps,
+        provenance=found.provenance,
+    )
+
+
+def metrics_of(outcome: TrialOutcome | None) -> dict[str, float | None]:
+    """Return the value of each metric of an outcome over its benchmarks, see `TrialOutcome.metric`."""
+    repeats = () if outcome is None else outcome.repeats
+    names = dict.fromkeys(name for repeat in repeats for name in repeat.metrics)
+    return {} if outcome is None else {name: outcome.metric(name) for name in names}
 
 
 def capacity_of(rates: Iterable[tuple[float, bool]]) -> float | None:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from records.measured import BestTrial, best_trial
 from records.trials import TrialRecord
 from storage import open_store
 from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
 from tuner.observers.fan_out import LineObserver, SilentObserver
-from tuner.results.findings import BestTrial, best_trial
 from tuner.settings.declared import OUTPUT, Setting, part
 from tuner.settings.keywords import takes
 from tuner.settings.study import StudySettings
@@ -62,10 +62,7 @@ class Study:
     @property
     def best(self) -> BestTrial | None:
         """The configuration that the study recommends; None before it ends, or if no trial satisfies the SLOs."""
-        conclusion = self.conclusion
-        if conclusion is None or conclusion.get("winner") is None:
-            return None
-        return best_trial(conclusion, self.trials)
+        return best_trial(self.conclusion or {}, self.trials)
 
     def trials_dataframe(self) -> pd.DataFrame:
         """Return one row for each finished trial and round: state, score, configuration, metrics and timings."""

@@ -32,7 +32,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from records.measured import measured
+from records.measured import best_trial, metrics_of
 from records.trials import FailureKind, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 
 NO_WINNER = "none"
@@ -68,13 +68,15 @@ def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
     moment, highest = max(ends), max(trial.number for trial in trials)
     if not study.conclusion:
         found = _best_of_search(trials)
-        return None if found is None else Best(found.name, _metrics(found.outcome, _score(found)), moment, found.number)
-    number = study.conclusion.get("winner")
-    winner = next((trial for trial in trials if trial.number == number and not trial.round), None)
-    if winner is None:
+        return (
+            None
+            if found is None
+            else Best(found.name, {**metrics_of(found.outcome), "score": _score(found)}, moment, found.number)
+        )
+    best = best_trial(study.conclusion, trials)
+    if best is None:
         return Best(NO_WINNER, {}, moment, highest + 1)
-    score = _concluded_score(study.conclusion, winner)
-    return Best(winner.name, _metrics(measured(study.conclusion, trials, winner.number), score), moment, highest + 1)
+    return Best(best.name, {**best.metrics, "score": best.score}, moment, highest + 1)
 
 
 def _best_of_search(trials: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -86,22 +88,6 @@ def _best_of_search(trials: Sequence[TrialRecord]) -> TrialRecord | None:
 
 def _score(trial: TrialRecord) -> float | None:
     return None if trial.verdict is None else trial.verdict.score
-
-
-def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> float | None:
-    """Return the winner's score relative to the defaults, from the rounds if there were any."""
-    if conclusion.get("keeps") is not None:
-        return 1.0
-    finalists = {each["number"]: each["score"] for each in conclusion.get("contenders", ())}
-    ratio = finalists.get(winner.number)
-    return _score(winner) if ratio is None else float(ratio["ratio"])
-
-
-def _metrics(outcome: TrialOutcome | None, score: float | None) -> dict[str, float | None]:
-    if outcome is None:
-        return {"score": score}
-    names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
-    return {**{name: outcome.metric(name) for name in names}, "score": score}
 
 
 NOTE_TAG = "mlflow.note.content"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from records.measured import metrics_of
 from records.trials import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.client.replies import SubmittedTrial
@@ -68,7 +69,6 @@ def trial_of(record: TrialRecord) -> SubmittedTrial:
     """Return a trial as its readers see it."""
     outcome, verdict = record.outcome, record.verdict
     failure = None if outcome is None else outcome.failure
-    names = [] if outcome is None else dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
     return SubmittedTrial(
         number=record.number,
         round=record.round,
@@ -79,7 +79,7 @@ def trial_of(record: TrialRecord) -> SubmittedTrial:
         feasible=None if verdict is None else verdict.feasible,
         values={} if verdict is None else verdict.values,
         constraints={} if verdict is None else verdict.constraints,
-        metrics={} if outcome is None else {name: outcome.metric(name) for name in names},
+        metrics=metrics_of(outcome),
         config=record.config,
         failure=None
         if failure is None
