@@ -68,11 +68,9 @@ def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
     moment, highest = max(ends), max(trial.number for trial in trials)
     if not study.conclusion:
         found = _best_of_search(trials)
-        return (
-            None
-            if found is None
-            else Best(found.name, {**metrics_of(found.outcome), "score": _score(found)}, moment, found.number)
-        )
+        if found is None:
+            return None
+        return Best(found.name, {**metrics_of(found.outcome), "score": _score(found)}, moment, found.number)
     best = best_trial(study.conclusion, trials)
     if best is None:
         return Best(NO_WINNER, {}, moment, highest + 1)
@@ -394,9 +392,7 @@ def artifact_files(folder: Path) -> list[Path]:
 
 
 def _metrics_and_score(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
-    names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
-    medians = {name: outcome.metric(name) for name in names}
-    return {**medians, "score": trial.verdict.score if trial.verdict else None}
+    return {**metrics_of(outcome), "score": trial.verdict.score if trial.verdict else None}
 
 
 def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
