@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from records.trials import JsonScalar
 from search_spaces.catalogue.hardware import HardwareProfile, hardware_named
@@ -115,15 +115,23 @@ def devices(nvml: Nvml | None = None, environment: Mapping[str, str] | None = No
     return found if visible is None else _visible(found, visible)
 
 
-def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
-    """Return the memory in use on GPU `index` in GiB, by all processes; None if it cannot be read."""
+T = TypeVar("T")
+
+
+def _read(index: int, nvml: Nvml | None, ask: Callable[[Nvml, Any], T]) -> T | None:
+    """Return what NVML says of GPU `index`, given its handle; None without NVML, or if it says nothing."""
     nvml = nvml or _pynvml()
     if nvml is None:
         return None
     try:
-        return float(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used) / GIB
-    except nvml.NVMLError:
+        return ask(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+    except (nvml.NVMLError, AttributeError):  # an old pynvml has other names for some functions
         return None
+
+
+def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
+    """Return the memory in use on GPU `index` in GiB, by all processes; None if it cannot be read."""
+    return _read(index, nvml, lambda nvml, handle: float(nvml.nvmlDeviceGetMemoryInfo(handle).used) / GIB)
 
 
 def energy_j(index: int, nvml: Nvml | None = None) -> float | None:
@@ -131,35 +139,17 @@ def energy_j(index: int, nvml: Nvml | None = None) -> float | None:
 
     Cards from Volta on have it; a slice of a GPU (MIG) and many virtual GPUs do not. Its resolution is 1 mJ.
     """
-    nvml = nvml or _pynvml()
-    if nvml is None:
-        return None
-    try:
-        return nvml.nvmlDeviceGetTotalEnergyConsumption(nvml.nvmlDeviceGetHandleByIndex(index)) / 1000.0
-    except nvml.NVMLError:
-        return None
+    return _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0)
 
 
 def power_w(index: int, nvml: Nvml | None = None) -> float | None:
     """Return the present power of GPU `index` in watts; None if it cannot be read."""
-    nvml = nvml or _pynvml()
-    if nvml is None:
-        return None
-    try:
-        return nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetHandleByIndex(index)) / 1000.0
-    except nvml.NVMLError:
-        return None
+    return _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0)
 
 
 def slowdowns(index: int, nvml: Nvml | None = None) -> tuple[str, ...]:
     """Return what lowers the clocks of GPU `index` now, see `SLOWDOWNS`; none where it cannot be read."""
-    nvml = nvml or _pynvml()
-    if nvml is None:
-        return ()
-    try:
-        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(nvml.nvmlDeviceGetHandleByIndex(index))
-    except (nvml.NVMLError, AttributeError):  # an old pynvml has another name for the function
-        return ()
+    bits = _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
     return tuple(dict.fromkeys(name for bit, name in SLOWDOWNS.items() if bits & bit))
 
 
@@ -223,14 +213,8 @@ def load_warning(load: float | None = None, cores: int | None = None) -> str | N
 
 def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:
     """Return the ids of the processes that compute on GPU `index`; in a container they are the host's ids."""
-    nvml = nvml or _pynvml()
-    if nvml is None:
-        return ()
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        return tuple(sorted(int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
-    except nvml.NVMLError:
-        return ()
+    found = _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    return tuple(sorted(int(process.pid) for process in found or ()))
 
 
 def wait_until_free(
@@ -364,13 +348,9 @@ def _visible(found: list[Device], visible: str) -> list[Device]:
 
 def _bandwidth_gbs(nvml: Nvml, index: int) -> float | None:
     memory_clock = 2  # NVML_CLOCK_MEM
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        bits = nvml.nvmlDeviceGetMemoryBusWidth(handle)
-        megahertz = nvml.nvmlDeviceGetMaxClockInfo(handle, memory_clock)
-    except nvml.NVMLError:
-        return None
-    return bits / 8 * megahertz * 2 / 1000 or None
+    bits = _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetMemoryBusWidth(handle))
+    megahertz = _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetMaxClockInfo(handle, memory_clock))
+    return (bits or 0) / 8 * (megahertz or 0) * 2 / 1000 or None
 
 
 def _cpu_model() -> str | None:
