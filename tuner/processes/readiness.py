@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psutil
@@ -52,14 +51,6 @@ class MonitoredProcess(Protocol):
         """Write its descendants and their shared memory to its record."""
 
 
-@dataclass(frozen=True)
-class ServerReadiness:
-    """A server that is ready: the seconds waited, and whether /proc proves that our process listens on the port."""
-
-    waited_s: float
-    ownership_proved: bool
-
-
 def wait_ready(
     process: MonitoredProcess,
     host: str,
@@ -71,14 +62,16 @@ def wait_ready(
     headers: Mapping[str, str] | None = None,
     *,
     health_required: bool = True,
-) -> ServerReadiness:
+) -> bool:
     """Wait at most `deadline_s` seconds until the server on `host`:`port` is ready; poll every 0.1 s.
 
     A server is ready once the process or a descendant listens on the port, `/health` answers 200 and `/v1/models` lists
     `model`. Without `health_required`, a server that has no `/health` is ready once it lists the model. If /proc does
     not show the listener's owner (another user or network namespace), the listener is accepted: the launch was refused
-    if anything listened on the port before. `ownership_proved` is then False. `headers` are sent with the request of
-    `/v1/models`.
+    if anything listened on the port before. `headers` are sent with the request of `/v1/models`.
+
+    Returns:
+        Whether /proc proves that our process listens on the port.
 
     Raises:
         TrialFailed: the failure that `classify` returns if the process exits; `STARTUP_TIMEOUT` at the deadline;
@@ -106,7 +99,7 @@ def wait_ready(
             if health.status == 200 or (not health_required and health.status in NO_ENDPOINT):
                 found = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
                 if found is None:
-                    return ServerReadiness(time.monotonic() - begun, proved)
+                    return proved
             if left >= _REQUEST_S or problem is None:  # a request that the deadline cuts short says less
                 problem = found
         cancelled.wait(min(_POLL_S, left))

@@ -61,11 +61,6 @@ class ServerProcess:
         """The process id, which is also that of its group."""
         return self.identity.pid
 
-    @property
-    def pgid(self) -> int:
-        """The id of the process group."""
-        return self.identity.pid
-
     def alive(self) -> bool:
         """Return True while the process itself runs, whether or not its children do."""
         state = read_process(self.pid)
