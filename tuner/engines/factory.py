@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from records.trials import Failure
 from tuner.clock import Clock
@@ -12,12 +11,6 @@ from tuner.engines.base import Engine, EngineInfo, EngineSettings, Server
 from tuner.engines.kinds import SIMULATED, kind_of
 from tuner.processes.records import reap_orphans
 from tuner.specs import Limits, TrialSpec
-
-if TYPE_CHECKING:
-    from tuner.engines.vllm.nodes import RankHost, RankNode
-
-
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -52,23 +45,6 @@ class EngineFactory:
         reap_orphans(settings.home / "processes")
         return kind_of(settings.name).build(settings)
 
-    def over_nodes(self, settings: EngineSettings, nodes: Sequence[RankNode] = (), address: str = HOST) -> Engine:
-        """Return vLLM of a worker at `address` that has other nodes, too."""
-        from tuner.engines.vllm.engine import VllmEngine
-
-        reap_orphans(settings.home / "processes")
-        return VllmEngine(settings, nodes, address)
-
-    def rank_host(self, address: str) -> RankHost:
-        """Return what runs ranks on another node at `address`.
-
-        Raises:
-            UserError: if vLLM is not installed there.
-        """
-        from tuner.engines.vllm.nodes import RankHost
-
-        return RankHost(self.settings, address)
-
 
 class SeveralEngines:
     """See `Engine`. One server runs at a time, whichever engine it is.
@@ -83,7 +59,6 @@ class SeveralEngines:
 
     @property
     def clock(self) -> Clock:
-        """The clock of its trials."""
         return self._default.clock
 
     def info(self) -> EngineInfo:
@@ -92,11 +67,9 @@ class SeveralEngines:
         return replace(first, others=tuple(others))
 
     def check(self, spec: TrialSpec) -> Failure | None:
-        """Return why the trial's engine refuses its configuration; None if it does not."""
         return self._engine(spec).check(spec)
 
     def launch(self, spec: TrialSpec, limits: Limits) -> Server:
-        """Start a server of the trial's engine; see `Engine`."""
         return self._engine(spec).launch(spec, limits)
 
     def _engine(self, spec: TrialSpec) -> Engine:
@@ -104,6 +77,5 @@ class SeveralEngines:
         return self._default if name is None else self._engines[name]
 
     def close(self) -> None:
-        """Close every engine."""
         for engine in self._engines.values():
             engine.close()

@@ -103,23 +103,18 @@ class InlineExecutor:
 
     @property
     def slots(self) -> int:
-        """How many trials can run at the same time."""
         return len(self._engines)
 
     def engine_info(self) -> EngineInfo:
-        """Return the installation of the engine."""
         return self._engines[0].info()
 
     def idle(self) -> list[int]:
-        """Return the slots that have no trial."""
         return [slot for slot in range(self.slots) if slot not in self._running]
 
     def starting(self) -> list[int]:
-        """Return no slot: threads need no start."""
         return []
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
-        """Start a trial on an idle slot."""
         if slot not in self.idle():
             raise ValueError(f"slot {slot} is busy or does not exist; idle: {self.idle()}")
         self._cancelled[slot] = threading.Event()
@@ -137,7 +132,6 @@ class InlineExecutor:
         self._done.put(Finished(spec, outcome, slot))
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
         finished: list[Finished] = []
         try:
             finished.append(self._done.get(timeout=timeout_s))
@@ -151,12 +145,10 @@ class InlineExecutor:
         return finished
 
     def cancel(self) -> None:
-        """Cancel every running trial."""
         for slot in self._running:
             self._cancelled[slot].set()
 
     def states(self) -> list[WorkerState]:
-        """Return the state of each worker."""
         now = time.monotonic()
         states = []
         for slot in range(self.slots):
@@ -166,7 +158,6 @@ class InlineExecutor:
         return states
 
     def close(self) -> None:
-        """Cancel the running trials, wait until they end, and close the engines."""
         self.cancel()
         for _, _, thread in list(self._running.values()):
             thread.join()
@@ -193,20 +184,16 @@ class CheckedExecutor:
 
     @property
     def slots(self) -> int:
-        """The number of workers."""
         return self._executor.slots
 
     def engine_info(self) -> EngineInfo:
-        """Return the engine of the workers."""
         return self._executor.engine_info()
 
     def idle(self) -> list[int]:
-        """Return the slots that can take a trial."""
         busy = {finished.slot for finished in self._refused}
         return [slot for slot in self._executor.idle() if slot not in busy]
 
     def starting(self) -> list[int]:
-        """Return the slots whose worker has not started."""
         return self._executor.starting()
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
@@ -224,15 +211,12 @@ class CheckedExecutor:
         return refused or [self._with_quality(finished) for finished in self._executor.wait_any(timeout_s)]
 
     def cancel(self) -> None:
-        """Cancel every running trial."""
         self._executor.cancel()
 
     def states(self) -> list[WorkerState]:
-        """Return the state of each worker."""
         return self._executor.states()
 
     def close(self) -> None:
-        """End the workers."""
         self._executor.close()
 
     def _with_quality(self, finished: Finished) -> Finished:

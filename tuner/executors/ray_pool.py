@@ -69,7 +69,7 @@ class RayExecutor:
             make_engine: builds a worker's engine from its slot.
             devices: a name for each worker's device, for the record.
             gpus: that each worker gets of its own (Ray sets CUDA_VISIBLE_DEVICES); 0: none.
-            nodes: over which Ray spreads each worker evenly; for several, `make_engine` is a `NodesFactory`.
+            nodes: over which Ray spreads each worker evenly; for several, `make_engine` is an `EngineFactory`.
             provenance: of the outcomes of lost workers.
             records: folder of the records of a local Ray's processes.
             address: a cluster to join; None starts a Ray of this command.
@@ -105,7 +105,6 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """How many trials can run at the same time."""
         return len(self._slots)
 
     def engine_info(self) -> EngineInfo:
@@ -154,12 +153,10 @@ class RayExecutor:
         return ray.get(reference)
 
     def idle(self) -> list[int]:
-        """Return the slots that have a started worker and no trial."""
         self._note_started()
         return [entry.index for entry in self._slots if entry.spec is None and entry.process is not None]
 
     def starting(self) -> list[int]:
-        """Return the slots whose worker has not started."""
         self._note_started()
         return [entry.index for entry in self._slots if entry.process is None]
 
@@ -185,7 +182,6 @@ class RayExecutor:
                 entry.requested = requested  # the deadline counts from the first request
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
-        """Start a trial on an idle slot."""
         if slot not in self.idle():
             raise ValueError(f"slot {slot} is busy or does not exist; idle: {self.idle()}")
         entry = self._slots[slot]
@@ -196,7 +192,6 @@ class RayExecutor:
         entry.reference = entry.actor.run.remote(spec, entry.device, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
         if self._local is not None and not self._local.is_alive():
             return self._restart(self._local)
         starting = self.starting()
@@ -282,13 +277,11 @@ class RayExecutor:
         )
 
     def cancel(self) -> None:
-        """Cancel every running trial."""
         for entry in self._slots:
             if entry.spec is not None:
                 entry.actor.cancel.remote(entry.spec.uid)
 
     def states(self) -> list[WorkerState]:
-        """Return the state of each worker."""
         busy = [entry for entry in self._slots if entry.spec is not None]
         phases: dict[int, Phase | None] = {}
         try:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -30,9 +30,12 @@ from records.trials import Failure, FailureKind, Phase, TrialOutcome
 from storage.errors import first_line
 from tuner import scratch
 from tuner.engines.base import Engine, EngineInfo, EngineSettings
-from tuner.engines.vllm.nodes import RankEnd, RankHost, RankNode, RankStart, RankStopped
+from tuner.engines.factory import EngineFactory
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.nodes import RankEnd, RankHost, RankStart, RankStopped
 from tuner.files import be_private
 from tuner.processes.family import Identity, own_identity
+from tuner.processes.records import reap_orphans
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
 
@@ -245,51 +248,18 @@ STOP_S = 60.0
 """How long a node may take to end a rank, beside the rank's own time."""
 
 
-class NodesFactory(Protocol):
-    """Builds the engine of a worker; picklable. See `EngineFactory`."""
-
-    @property
-    def settings(self) -> EngineSettings:
-        """The settings of the engine."""
-
-    def __call__(self, slot: int) -> Engine:
-        """Return the engine of a worker on one node."""
-
-    def over_nodes(self, settings: EngineSettings, nodes: tuple[RankNode, ...], address: str) -> Engine:
-        """Return the engine of a worker on several nodes, the first of which runs this."""
-
-    def rank_host(self, address: str) -> RankHost:
-        """Return what runs ranks on another node."""
-
-
 def own_address() -> str:
     """Return the address at which other nodes of the cluster reach this one."""
     address: str = get_node_ip_address()  # type: ignore[no-untyped-call]
     return address
 
 
-class RankActor:
-    """The actor class of another node; see `RankHost`."""
+class RankActor(RankHost):
+    """The actor class of another node."""
 
-    def __init__(self, factory: NodesFactory, omp_threads: str | None) -> None:
+    def __init__(self, settings: EngineSettings, omp_threads: str | None) -> None:
         restore_omp_threads(omp_threads)
-        self._host = factory.rank_host(own_address())
-
-    def start(self, rank: RankStart) -> Failure | None:
-        """Start a rank; return why it cannot be started."""
-        return self._host.start(rank)
-
-    def wait_end(self) -> RankEnd | None:
-        """Wait until the rank ends; None once it is to be stopped."""
-        return self._host.wait_end()
-
-    def stop(self, grace_s: float) -> RankStopped:
-        """End the rank."""
-        return self._host.stop(grace_s)
-
-    def close(self) -> None:
-        """End the rank and remove temporary folders."""
-        self._host.close()
+        super().__init__(settings, own_address())
 
 
 class RayNode:
@@ -304,11 +274,9 @@ class RayNode:
 
     @property
     def name(self) -> str:
-        """See `RankNode`."""
         return self._name
 
     def start(self, rank: RankStart) -> Failure | None:
-        """See `RankNode`."""
         try:
             failure: Failure | None = ray.get(self._actor.start.remote(rank), timeout=START_S)
         except RayError as error:
@@ -317,7 +285,6 @@ class RayNode:
         return failure
 
     def ended(self, timeout_s: float) -> RankEnd | None:
-        """See `RankNode`."""
         if self._end is None or not ray.wait([self._end], timeout=timeout_s)[0]:
             return None
         try:
@@ -327,12 +294,10 @@ class RayNode:
         return end
 
     def request_stop(self, grace_s: float) -> None:
-        """See `RankNode`."""
         self._grace_s = grace_s
         self._stop = self._actor.stop.remote(grace_s)
 
     def stopped(self) -> RankStopped:
-        """See `RankNode`."""
         try:
             stopped: RankStopped = ray.get(self._stop, timeout=self._grace_s + STOP_S)
         except RayError:
@@ -346,13 +311,14 @@ class RayNode:
 class OverNodes:
     """Builds the engine of a worker that has other nodes; picklable."""
 
-    factory: NodesFactory
+    settings: EngineSettings
     nodes: tuple[RayNode, ...]
 
     def __call__(self, slot: int) -> Engine:
         """Return the engine of the worker, on whose node this runs."""
         del slot
-        return self.factory.over_nodes(self.factory.settings, self.nodes, own_address())
+        reap_orphans(self.settings.home / "processes")
+        return VllmEngine(self.settings, self.nodes, own_address())
 
 
 @dataclass
@@ -377,11 +343,11 @@ class Group:
             remove_placement_group(self.placement)
 
 
-def start_group(factory: Callable[[int], Engine], slot: int, gpus: int, nodes: int) -> Group:
+def start_group(factory: MakeEngine, slot: int, gpus: int, nodes: int) -> Group:
     """Request the actors of one worker; they start once Ray has room for all of them.
 
     Args:
-        factory: builds the worker's engine from its slot; a `NodesFactory` for several nodes.
+        factory: builds the worker's engine from its slot; an `EngineFactory` for several nodes.
         slot: number of the worker.
         gpus: of the worker on each of its nodes; 0: none.
         nodes: of the worker.
@@ -392,12 +358,13 @@ def start_group(factory: Callable[[int], Engine], slot: int, gpus: int, nodes: i
         return Group(ray.remote(RayWorker).options(**options).remote(factory, slot, omp))
     bundle = {"GPU": float(gpus)} if gpus else {"CPU": 1.0}
     placement = placement_group([bundle] * nodes, strategy="STRICT_SPREAD")
-    spread: Any = factory
+    assert isinstance(factory, EngineFactory)
+    settings = factory.settings
 
     def start(index: int, actor: Any, *arguments: Any) -> Any:
         strategy = PlacementGroupSchedulingStrategy(placement, placement_group_bundle_index=index)
         return ray.remote(actor).options(**options, scheduling_strategy=strategy).remote(*arguments)
 
-    others = tuple(start(index, RankActor, spread, omp) for index in range(1, nodes))
+    others = tuple(start(index, RankActor, settings, omp) for index in range(1, nodes))
     ranks = tuple(RayNode(actor, f"{index + 1} of {nodes}") for index, actor in enumerate(others, start=1))
-    return Group(start(0, RayWorker, OverNodes(spread, ranks), slot, omp), others, placement)
+    return Group(start(0, RayWorker, OverNodes(settings, ranks), slot, omp), others, placement)
