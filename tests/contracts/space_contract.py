@@ -55,7 +55,7 @@ COMMON_FLAGS = frozenset(
 
 
 def recorded_flags(version: str) -> ServeFlags:
-    flags = load_flags(Path(__file__).parents[1] / "data" / "vllm_flags" / f"{version}.json")
+    flags = load_flags(Path(__file__).parents[1] / "data" / "vllm_flags" / f"{version}.json", "vLLM")
     assert flags is not None
     return flags
 

@@ -426,7 +426,7 @@ def test_flags(argv: list[str]) -> None:
     fixed_values({"a": spec, "b": nested}, argv)
     without_trial_settings(argv)
     dump = [{"names": ["--max-num-seqs"], "choices": None, "type": "int", "nargs": None}]
-    flags_from_dump(dump).problem(argv)
+    flags_from_dump(dump, "vLLM").problem(argv)
 
 
 goals = st.from_regex(re.compile(r"[a-z0-9_.]{0,12}(<|<=|>|:|=)?[0-9.einfa+-]{0,8}"), fullmatch=True) | st.text(

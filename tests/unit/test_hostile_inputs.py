@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from records.trials import Phase, ServerFacts
 from tests.fakes.raw_server import answering
-from tuner.engines.server.failures import classify, read_log
-from tuner.engines.server.metrics import READ_METRICS, parse_metrics, with_benchmark_metrics
+from tuner.engines.server.failures import read_log
+from tuner.engines.server.metrics import parse_metrics, with_benchmark_metrics
 from tuner.engines.server.traffic import ResultError
 from tuner.engines.vllm.bench_serve import read_result
-from tuner.engines.vllm.engine import facts_from_log
+from tuner.engines.vllm.texts import METRICS, classify, facts_from_log
 from tuner.http import JSON, get_local
 from tuner.workloads.spec import ClosedLoop
 
@@ -90,7 +90,7 @@ def test_an_engine_log(text: str, exit_code: int | None, phase: Phase, tmp_path:
 
 page_lines = st.builds(
     "{}{} {}{}".format,
-    st.sampled_from(READ_METRICS) | st.text(max_size=8),
+    st.sampled_from(METRICS.read) | st.text(max_size=8),
     st.sampled_from(["", "{", '{engine="0"}', '{engine="0",}', '{a="\\', '{a="b"', "{}", "{=}", '{a="1" b="2"}'])
     | st.text(max_size=8),
     st.floats().map(repr)
@@ -103,8 +103,8 @@ page_lines = st.builds(
 @few
 @given(lines=st.lists(page_lines, max_size=6))
 def test_a_metrics_page(lines: list[str]) -> None:
-    values = parse_metrics("\n".join(lines))
-    facts = with_benchmark_metrics(ServerFacts(), values, values, [])
+    values = parse_metrics("\n".join(lines), METRICS)
+    facts = with_benchmark_metrics(ServerFacts(), values, values, [], METRICS)
     assert all(math.isfinite(value) for value in values.values())
     assert facts.prefix_hit_rate is None
 

@@ -12,12 +12,13 @@ from records.trials import Repeat
 from storage import open_store
 from tuner.engines.server.devices import base_environment
 from tuner.engines.server.token_prompts import (
+    GGUF_SUFFIX,
     LibraryTools,
     TokenTools,
     common_tokens,
     find_tokenizer,
     gguf_tools,
-    tokenized,
+    tokenizer_of,
     with_common_tokens,
 )
 from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
@@ -44,7 +45,6 @@ _NO_SERVER = "no OpenAI-compatible server answers there"
 _OTHER = "give the address of one"
 _BUSY = (408, 429, *range(500, 600))
 """Statuses of a server that is there and cannot answer now."""
-GGUF_SUFFIX = ".gguf"
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,7 @@ def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
     if first.endswith(GGUF_SUFFIX):
         return with_common_tokens(gguf_tools(first, settings.url, records, key), settings.tokenizers)
 
-    def tokenize(text: str, special: bool) -> list[int]:
-        return tokenized(settings.url, {"model": model, "prompt": text, "add_special_tokens": special}, key)
-
-    return TokenTools(tokens, records, tokenize)
+    return TokenTools(tokens, records, tokenizer_of(settings.url, key, model=model))
 
 
 def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> PromptTools:

@@ -101,7 +101,7 @@ def test_short_flags_are_checked_where_the_engine_s_are_known() -> None:
 
 def test_values_that_the_engine_s_parser_refuses_end_a_study_before_its_first_launch() -> None:
     """`--instances` is a flag of the tuner's own launcher."""
-    flags = load_flags(Path(__file__).parents[2] / "data" / "vllm_flags" / "0.32.0.json")
+    flags = load_flags(Path(__file__).parents[2] / "data" / "vllm_flags" / "0.32.0.json", "vLLM")
     assert flags is not None
     engine = EngineInfo("vllm", "0.32.0", "vllm", flags.names, Provenance.MEASURED, parser=flags)
     good = [

@@ -12,7 +12,8 @@ import pytest
 from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.engines.server import running_server
-from tuner.engines.server.running_server import RunningServer
+from tuner.engines.server.metrics import MetricNames
+from tuner.engines.server.running_server import Readings, RunningServer
 from tuner.engines.server.traffic import PromptTools
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, ModelRef
@@ -31,8 +32,14 @@ class Process:
         """Record nothing."""
 
 
+def fail(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+    raise NotImplementedError
+
+
 class PlayedServer(RunningServer):
     """A server whose runs are given: those of the warm-up, then those of the benchmarks."""
+
+    reads = Readings(fail, lambda log: ServerFacts(kv_cache_tokens=7), MetricNames("running", "waiting"))
 
     def __init__(self, folder: Path, runs: list[Run]) -> None:
         self.runs, self.sent = list(runs), cast(list[tuple[Phase, int]], [])
@@ -46,12 +53,6 @@ class PlayedServer(RunningServer):
     @property
     def port(self) -> int:
         return 1
-
-    def _facts(self) -> ServerFacts:
-        return ServerFacts(kv_cache_tokens=7)
-
-    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-        raise NotImplementedError
 
     def _prompt_tools(self) -> PromptTools:
         raise NotImplementedError

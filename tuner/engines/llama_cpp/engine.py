@@ -14,32 +14,31 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.llama_cpp import kind
-from tuner.engines.llama_cpp.kind import LAUNCHER
+from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import (
     EVIDENCE_CHARS,
     EVIDENCE_LINES,
     LOADED,
-    MESSAGE_CHARS,
     STARTING,
     FailurePattern,
     read_log,
     rows,
+    shortened,
     without_cause,
 )
-from tuner.engines.server.metrics import StateMetrics
+from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import ProgramEngine, named_program
-from tuner.engines.server.running_server import HOST, GeneratorServer
+from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, gguf_tools
-from tuner.errors import SettingError, UserError, trial_failed
+from tuner.errors import SettingError, UserError
 from tuner.specs import LaunchSpec, TrialSpec
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -169,47 +168,21 @@ def _plain(line: str) -> str:
 
 
 def _shown(cause: str) -> str:
-    text = _FUNCTION.sub("", cause.removeprefix("error: "))
-    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+    return shortened(_FUNCTION.sub("", cause.removeprefix("error: ")))
 
 
-RUNNING = "llamacpp:requests_processing"
-WAITING = "llamacpp:requests_deferred"
-PROMPT_TOKENS = "llamacpp:prompt_tokens_total"
-CACHED_TOKENS = "llamacpp:prompt_tokens_cached_total"
-DRAFTS = "llamacpp:spec_decode_num_drafts_total"
-DRAFT_TOKENS = "llamacpp:spec_decode_num_draft_tokens_total"
-ACCEPTED = "llamacpp:spec_decode_num_accepted_tokens_total"
-
-STATE = StateMetrics(
-    RUNNING, WAITING, None, None, (RUNNING, WAITING, PROMPT_TOKENS, CACHED_TOKENS, DRAFTS, DRAFT_TOKENS, ACCEPTED)
+METRICS = MetricNames(
+    running="llamacpp:requests_processing",
+    waiting="llamacpp:requests_deferred",
+    prefix_hits="llamacpp:prompt_tokens_cached_total",
+    prefix_misses="llamacpp:prompt_tokens_total",
+    drafts="llamacpp:spec_decode_num_drafts_total",
+    draft_tokens="llamacpp:spec_decode_num_draft_tokens_total",
+    accepted="llamacpp:spec_decode_num_accepted_tokens_total",
+    hides_zeros=True,
 )
 
 _SLOTS = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(true|false)'")
-
-
-class LlamaCppServer(GeneratorServer):
-    """See `Server`."""
-
-    state_metrics = STATE
-
-    def _facts(self) -> ServerFacts:
-        facts = facts_from_log(read_log(self._log))
-        if self._before is None or self._after is None:
-            return facts
-        return with_benchmark_metrics(facts, self._before, self._after)
-
-    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-        return classify(log_text, exit_code, phase)
-
-    def _make_tools(self) -> TokenTools:
-        return gguf_tools(self._model.tokenizer, f"http://{HOST}:{self.port}", self._records, self._api_key)
-
-    def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
-        problem = None if repeat.completed else context_problem(read_log(self._log))
-        if problem is not None:
-            message = f"none of {repeat.offered} requests succeeded: {problem}"
-            raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
 
 
 def facts_from_log(text: str) -> ServerFacts:
@@ -222,25 +195,18 @@ def facts_from_log(text: str) -> ServerFacts:
     return ServerFacts(kv_cache_tokens=fitting * tokens, max_concurrency=float(fitting))
 
 
-def with_benchmark_metrics(facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float]) -> ServerFacts:
-    """Return `facts` with the differences between two scrapes."""
+class LlamaCppServer(GeneratorServer):
+    """See `Server`."""
 
-    def increase(name: str) -> float:
-        return after.get(name, 0.0) - before.get(name, 0.0)
+    reads = Readings(classify, facts_from_log, METRICS)
 
-    def ratio(part: float, whole: float) -> float | None:
-        return part / whole if whole > 0 else None
+    def _make_tools(self) -> TokenTools:
+        return gguf_tools(self._model.tokenizer, self.url, self._records, self._api_key)
 
-    cached, read = increase(CACHED_TOKENS), increase(PROMPT_TOKENS)
-    return replace(
-        facts,
-        prefix_hit_rate=ratio(cached, cached + read),
-        spec_acceptance_rate=ratio(increase(ACCEPTED), increase(DRAFT_TOKENS)),
-        spec_tokens_per_draft=ratio(increase(ACCEPTED), increase(DRAFTS)),
-    )
+    def _length_problem(self, index: int, phase: Phase) -> str | None:
+        return context_problem(read_log(self._log))
 
 
-PROGRAM = "llama-server"
 VARIABLE = "TUNER_LLAMA_SERVER"
 PACKAGE = "xllamacpp"
 
@@ -248,7 +214,6 @@ _ANSWER_S = 60.0
 _VERSION = re.compile(r"^version: *(\d[\w.]*)", re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^ +(\w+): .+\(\d+ MiB", re.MULTILINE)
-_NAME_THE_PROGRAM = "name the llama-server program itself"
 
 
 def find_server(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
@@ -258,23 +223,17 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
         UserError: if there is none, or the named one cannot be run.
     """
     environment = os.environ if environment is None else environment
-    if given:
-        return named_program(
-            given, environment, lambda rule: SettingError("llama_server", given, rule, _NAME_THE_PROGRAM)
-        )
-    named = environment.get(VARIABLE)
-    if named:
-        return named_program(
-            named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PROGRAM}")
-        )
-    on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
+    named = named_program("llama_server", given, VARIABLE, environment, "name the llama-server program itself")
+    if named is not None:
+        return named
+    on_path = shutil.which(PROGRAM.name, path=environment.get("PATH"))
     if on_path is not None:
         return Path(on_path).absolute()
     beside = Path(sys.executable).with_name(LAUNCHER)
     if importlib.util.find_spec(PACKAGE) is not None and os.access(beside, os.X_OK):
         return beside
-    remedy = f"`pip install xllamacpp`, or put {PROGRAM} on PATH or its path into {VARIABLE}"
-    rule = f"no llama.cpp found: no {PROGRAM} on PATH, and the package {PACKAGE} is not installed"
+    remedy = f"`pip install xllamacpp`, or put {PROGRAM.name} on PATH or its path into {VARIABLE}"
+    rule = f"no llama.cpp found: no {PROGRAM.name} on PATH, and the package {PACKAGE} is not installed"
     raise SettingError("llama_server", None, rule, remedy)
 
 
@@ -299,7 +258,7 @@ def installation(executable: Path) -> Installation:
     version = _VERSION.search(text)
     if version is None:
         last = (text.strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"{executable} --version prints no version ({last}); is it {PROGRAM}?")
+        raise UserError(f"{executable} --version prints no version ({last}); is it {PROGRAM.name}?")
     flags = frozenset(_FLAG.findall(_output(executable, "--help")))
     gpus = tuple(_DEVICE.findall(_output(executable, "--list-devices")))
     return Installation(executable, version[1], flags or None, gpus)
@@ -323,21 +282,14 @@ def _output(executable: Path, flag: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{executable} {flag} did not run ({error}); is it {PROGRAM}?") from None
+        raise UserError(f"{executable} {flag} did not run ({error}); is it {PROGRAM.name}?") from None
     return done.stdout
-
-
-API_KEY = "LLAMA_API_KEY"
-"""The variable in which a server finds the key that its clients must send."""
-
-DROPPED_PREFIXES = ("LLAMA_", "GGML_")
-"""Inherited variables with these prefixes are dropped: `LLAMA_ARG_*` would set flags of the server."""
 
 
 class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
     """llama.cpp on one worker; see `Engine`."""
 
-    dropped_prefixes = DROPPED_PREFIXES
+    dropped_prefixes = ("LLAMA_", "GGML_")  # LLAMA_ARG_* would set flags of the server
 
     def __init__(self, settings: EngineSettings) -> None:
         """Find the server.
@@ -350,9 +302,8 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
         super().__init__(settings, worker_devices(settings.device_index) if self._found.gpus else ())
 
     def info(self) -> EngineInfo:
-        """See `Engine`."""
         found, measured = self._found, Provenance.MEASURED
-        return EngineInfo(kind.LLAMA_CPP.name, found.version, str(found.executable), found.flags, measured, frozenset())
+        return EngineInfo(LLAMA_CPP.name, found.version, str(found.executable), found.flags, measured, frozenset())
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return the first flag that the server lacks; None if it has all. It has no check of values but its start."""
@@ -360,26 +311,19 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
         for word in (*spec.launch.base_argv, *spec.launch.argv):
             flag = word.partition("=")[0]
             if known is not None and flag.startswith("--") and flag not in known:
-                message = f"{flag} is not a flag of {kind.LLAMA_CPP.title} {self._found.version}"
+                message = f"{flag} is not a flag of {LLAMA_CPP.title} {self._found.version}"
                 return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, message)
         return None
 
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
-        return (str(self._found.executable), *server_arguments(launch, port))
+        """Return the command; without `--metrics` the server would have no facts."""
+        return (
+            *(str(self._found.executable), "--model", launch.model.name, "--alias", launch.model.served_name),
+            *("--host", HOST, "--port", str(port), "--metrics", *launch.base_argv, *launch.argv),
+        )
 
-    def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> LlamaCppServer:
+    def _server(self, spec: TrialSpec, **started: Any) -> LlamaCppServer:
         return LlamaCppServer(records=self._records, tokenizers=self._tokenizers, **started)
 
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return environment.get(API_KEY)
-
-
-def server_arguments(launch: LaunchSpec, port: int) -> tuple[str, ...]:
-    """Return the arguments of the server: its model, the model's name in requests, its port, and the flags.
-
-    `--metrics` opens `/metrics`; without it the server has no facts.
-    """
-    return (
-        *("--model", launch.model.name, "--alias", launch.model.served_name),
-        *("--host", HOST, "--port", str(port), "--metrics", *launch.base_argv, *launch.argv),
-    )
+        return environment.get(PROGRAM.key_variable)

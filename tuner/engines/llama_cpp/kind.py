@@ -36,7 +36,7 @@ def _sampling(temperature: float) -> tuple[str, ...]:
     return ("--temp", f"{temperature:g}")
 
 
-_PROGRAM = Program(
+PROGRAM = Program(
     kind="llama.cpp",
     engine="llama.cpp",
     name="llama-server",
@@ -47,7 +47,7 @@ _PROGRAM = Program(
     name_flag="--alias",
     version=_VERSION,
 )
-_LAUNCHED = replace(_PROGRAM, name=LAUNCHER)
+_LAUNCHED = replace(PROGRAM, name=LAUNCHER)
 
 
 def _variant(argv: Sequence[str]) -> Program | None:
@@ -60,7 +60,7 @@ LLAMA_CPP = EngineKind(
     build=_build,
     find=_find,
     setting="llama_server",
-    program=_PROGRAM,
+    program=PROGRAM,
     variant=_variant,
     features=frozenset({Feature.BESIDE_OTHERS}),
     model_form=ModelForm.GGUF,

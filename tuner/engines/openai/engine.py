@@ -37,17 +37,18 @@ from tuner.engines.server.failures import (
     EVIDENCE_CHARS,
     EVIDENCE_LINES,
     LOADED,
-    MESSAGE_CHARS,
     STARTING,
     FailurePattern,
     rows,
+    shortened,
     without_cause,
 )
-from tuner.engines.server.metrics import READ_METRICS, with_benchmark_metrics
 from tuner.engines.server.program_engine import ProgramEngine
-from tuner.engines.server.running_server import HEALTH_S, HOST, GeneratorServer
-from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer, gguf_tools
+from tuner.engines.server.running_server import HEALTH_S, HOST, GeneratorServer, Readings
+from tuner.engines.server.token_prompts import GGUF_SUFFIX, LibraryTools, find_tokenizer, gguf_tools
 from tuner.engines.server.traffic import PromptTools
+from tuner.engines.vllm.texts import METRICS as VLLM_METRICS
+from tuner.engines.vllm.texts import TEXTS as VLLM_TEXTS
 from tuner.errors import SettingError, trial_failed
 from tuner.http import get_local
 from tuner.loadgen.plan import Prompt
@@ -122,20 +123,12 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     evidence = "\n".join(lines[-EVIDENCE_LINES:])[-EVIDENCE_CHARS:] or None
     for line, row in itertools.product(reversed(lines), CAUSES):
         if row.matches(line, phase):
-            return Failure(row.kind, phase, row.message or _shown(line), evidence, exit_code)
-    if exit_code in SHELL_SIGNALS:
-        return replace(without_cause(log_text, FIRST_SIGNAL - exit_code, phase, evidence), exit_code=exit_code)
-    if lines and exit_code is not None and exit_code >= 0:
-        message = f"the server ended with exit code {exit_code}; its last line: {_shown(lines[-1])}"
+            return Failure(row.kind, phase, row.message or shortened(line), evidence, exit_code)
+    code = FIRST_SIGNAL - exit_code if exit_code in SHELL_SIGNALS else exit_code
+    if lines and code is not None and code >= 0:
+        message = f"the server ended with exit code {code}; its last line: {shortened(lines[-1])}"
         return Failure(FailureKind.ENGINE_CRASH, phase, message, evidence, exit_code)
-    return without_cause(log_text, exit_code, phase, evidence)
-
-
-def _shown(line: str) -> str:
-    return line if len(line) <= MESSAGE_CHARS else line[: MESSAGE_CHARS - 1] + "…"
-
-
-GGUF_SUFFIX = ".gguf"
+    return replace(without_cause(log_text, code, phase, evidence, VLLM_TEXTS.died), exit_code=exit_code)
 
 
 class TrialPrompts:
@@ -200,6 +193,7 @@ Servers add tokens of a beginning, or none; a limit on lengths, or another token
 class OpenAiServer(GeneratorServer):
     """See `Server`."""
 
+    reads = Readings(classify, lambda log: ServerFacts(), VLLM_METRICS)
     health_required = False
 
     def __init__(self, *, prompts_key: str, **started: Any) -> None:
@@ -207,19 +201,12 @@ class OpenAiServer(GeneratorServer):
         super().__init__(**started)
         self._prompts_key = prompts_key
 
-    def _facts(self) -> ServerFacts:
+    def _with_metrics(self, facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float]) -> ServerFacts:
         """Return the facts of `/metrics` if it has vLLM's names."""
-        before, after = self._before, self._after
-        if before is None or not after or not set(after) & set(READ_METRICS):
-            return ServerFacts()
-        return with_benchmark_metrics(ServerFacts(), before, after, self._usage)
-
-    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-        return classify(log_text, exit_code, phase)
+        return super()._with_metrics(facts, before, after) if after else facts
 
     def _make_tools(self) -> TrialPrompts:
-        url = f"http://{HOST}:{self.port}"
-        tools = find_tools(self._model.tokenizer, url, self._records, self._api_key)
+        tools = find_tools(self._model.tokenizer, self.url, self._records, self._api_key)
         return TrialPrompts(tools, self._prompts_key)
 
     def _healthy(self) -> bool:
@@ -345,7 +332,7 @@ class OpenAiEngine(ProgramEngine[OpenAiServer]):
         values = {command.HOST: HOST, command.PORT: str(port), command.MODEL: launch.model.name}
         return (str(self._program), *command.filled(launch.command[1:], flags, values))
 
-    def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> OpenAiServer:
+    def _server(self, spec: TrialSpec, **started: Any) -> OpenAiServer:
         return OpenAiServer(prompts_key=f"{spec.study}/{spec.uid}", records=self._records, **started)
 
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:

@@ -265,9 +265,6 @@ CONSEQUENCES = re.compile(
 )
 """Lines that are consequences of a failure and never its cause."""
 
-DIED = re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed")
-"""Lines that state the end of a child process without its cause."""
-
 
 @dataclass(frozen=True)
 class LogTexts:
@@ -288,17 +285,18 @@ class LogTexts:
     anchor: re.Pattern[str]
 
 
-VLLM_TEXTS = LogTexts(
-    CAUSES,
-    CONSEQUENCES,
-    DIED,
-    re.compile(
-        r"^(?:\([^()]*pid=\d+[^()]*\)\s)?(?:\[rank\d+\]:\s?)?"  # Ray adds an address, PyTorch the rank
-        r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
-        r"(?:(?:\s+\|)+\s)?"  # of a group of exceptions
-    ),
-    re.compile(r"failed to start|encountered a fatal error|hit an exception"),
-)
+def with_shared_rows(
+    causes: Sequence[FailurePattern], consequences: str, died: str, prefix: str, anchor: str
+) -> LogTexts:
+    """Return the texts of an engine of Python whose own rows and consequences come before the shared ones.
+
+    An exception of a start that no row names is a refusal if its type is one that Python programs raise for arguments.
+    See `LogTexts` for the arguments.
+    """
+    refusals = r"^(?:ValueError|AssertionError|NotImplementedError)\b"
+    refused = rows(FailureKind.INVALID_CONFIGURATION, refusals, phases=STARTING, general=True)
+    never = re.compile(f"{CONSEQUENCES.pattern}|{consequences}")
+    return LogTexts((*causes, *CAUSES, *refused), never, re.compile(died), re.compile(prefix), re.compile(anchor))
 
 
 MESSAGE_CHARS = 400
@@ -346,7 +344,7 @@ def read_log(path: Path) -> str:
     return "".join(line[:_LINE_CHARS] + "\n" for line in text.splitlines())
 
 
-def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts = VLLM_TEXTS) -> Failure:
+def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts) -> Failure:
     """Return the typed failure of a server, or of its configuration check, that ended.
 
     Args:
@@ -363,7 +361,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts
     root_causes = [cause for cause in causes if not texts.consequences.search(cause)]
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
-    return without_cause(log_text, exit_code, phase, evidence, texts)
+    return without_cause(log_text, exit_code, phase, evidence, texts.died)
 
 
 def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> Iterator[tuple[str, FailurePattern]]:
@@ -386,9 +384,13 @@ def redacted(failure: Failure, secrets: Secrets) -> Failure:
 
 
 def without_cause(
-    log_text: str, exit_code: int | None, phase: Phase, evidence: str | None, texts: LogTexts = VLLM_TEXTS
+    log_text: str,
+    exit_code: int | None,
+    phase: Phase,
+    evidence: str | None,
+    died: re.Pattern[str] | None = None,
 ) -> Failure:
-    """Return the typed failure if the log has no cause."""
+    """Return the typed failure if the log has no cause; `died` are lines that state the end of a child process."""
     if exit_code is not None and exit_code < 0:
         name = signal_name(-exit_code)
         if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -400,7 +402,7 @@ def without_cause(
             message = f"the server crashed ({name}): its build uses instructions that this processor lacks"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
-    if texts.died.search(log_text):
+    if died is not None and died.search(log_text):
         message = "a process of the server was killed from outside: it logged no error"
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
@@ -474,6 +476,11 @@ def error_summary(cause: str) -> str:
             reason = _PYDANTIC_TAIL.sub("", match[1] or match[2])
             text = f"{above}: {reason}" if _FIELD.match(above) else reason
             break
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return at most `MESSAGE_CHARS` characters of a text."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
 
 

@@ -41,7 +41,7 @@ class ServeFlags:
     """Every flag of one installed server, by each of its names; `engine` is its name in texts."""
 
     by_name: Mapping[str, Flag]
-    engine: str = "vLLM"
+    engine: str
 
     @property
     def names(self) -> frozenset[str]:
@@ -116,7 +116,7 @@ def _converts(kind: type[int] | type[float], value: str) -> bool:
     return True
 
 
-def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str = "vLLM") -> ServeFlags:
+def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str) -> ServeFlags:
     """Return the flags of a parser's dump by `resident/helper.py`, without positional arguments."""
     by_name: dict[str, Flag] = {}
     for entry in dump:
@@ -130,7 +130,7 @@ def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str = "vLLM") -> 
     return ServeFlags(by_name, engine)
 
 
-def load_flags(path: Path, engine: str = "vLLM") -> ServeFlags | None:
+def load_flags(path: Path, engine: str) -> ServeFlags | None:
     """Return the flags of a cached dump; None if there is none or it cannot be read."""
     try:
         return flags_from_dump(json.loads(path.read_text(encoding="utf-8"))["flags"], engine)

@@ -14,6 +14,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,87 +32,80 @@ _SCRAPE_TIMEOUT_S = 20.0
 _PAGE_LIMIT = 2**22
 """The largest page in bytes; one of vLLM has about 150 kB for each engine."""
 
-PAGE = "/metrics"
-"""Where most engines have their metrics."""
-
 _PAGE_TYPES = ("text/plain", "application/openmetrics-text")
-
-PREEMPTIONS = "vllm:num_preemptions_total"
-PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
-PREFIX_HITS = "vllm:prefix_cache_hits_total"
-OFFLOADED_HITS = "vllm:external_prefix_cache_hits_total"
-"""Prompt tokens that the GPU's prefix cache lacks and a KV connector finds, for example in the host's memory."""
-QUEUE_SUM = "vllm:request_queue_time_seconds_sum"
-QUEUE_COUNT = "vllm:request_queue_time_seconds_count"
-KV_USAGE = "vllm:kv_cache_usage_perc"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-SHARES = frozenset(
-    {
-        *(KV_USAGE, "sglang:token_usage", "sglang:spec_accept_rate", "sglang:spec_accept_length"),
-        "trtllm_kv_cache_utilization",
-    }
-)
-"""Metrics whose largest value over all engines counts; all others are summed."""
-
-_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "attn_tp_rank", "attn_cp_rank", "moe_dp_rank"})
-"""Labels of SGLang's processes that hold parts of one copy of the model; `dp_rank` is another copy."""
-
-READ_METRICS = (
-    *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, OFFLOADED_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
-    *(DRAFTS, DRAFT_TOKENS, ACCEPTED),
-)
 
 
 @dataclass(frozen=True)
-class StateMetrics:
-    """An engine's names of metrics: those of its state, which are sampled, all that are read, and their page."""
+class MetricNames:
+    """An engine's names of the metrics that are read; None for one that it lacks.
+
+    The first four are its state, which is sampled during a benchmark. Differences of the counters explain a benchmark.
+
+    Attributes:
+        running: requests that run.
+        waiting: requests in the queue.
+        kv_usage: share of the KV cache in use.
+        preemptions: counter of the requests that gave up their place and are computed again.
+        prefix_hits: counter of what prompts found in the prefix cache.
+        prefix_queries: counter of what was looked up there; None: hits and misses are.
+        prefix_misses: counter of what was not found there.
+        offloaded_hits: counter of what the GPU's prefix cache lacks and another cache has, such as the host's memory.
+        queue_sum: counter of the seconds in the queue.
+        queue_count: counter of the requests that left the queue.
+        drafts: counter of drafts.
+        draft_tokens: counter of the tokens of drafts.
+        accepted: counter of the accepted ones among them.
+        others: further ones, which only the engine itself reads.
+        shares: those whose largest value over all engines counts, beside `kv_usage`; the values of others are summed.
+        rank_labels: labels of processes that hold parts of one copy of the model and count the same requests.
+        page: where they are.
+        hides_zeros: whether the page lacks counters that were never raised; otherwise the version lacks them.
+    """
 
     running: str
     waiting: str
-    kv_usage: str | None
-    preemptions: str | None
-    read: tuple[str, ...]
-    page: str = PAGE
+    kv_usage: str | None = None
+    preemptions: str | None = None
+    prefix_hits: str | None = None
+    prefix_queries: str | None = None
+    prefix_misses: str | None = None
+    offloaded_hits: str | None = None
+    queue_sum: str | None = None
+    queue_count: str | None = None
+    drafts: str | None = None
+    draft_tokens: str | None = None
+    accepted: str | None = None
+    others: tuple[str, ...] = ()
+    shares: frozenset[str] = frozenset()
+    rank_labels: frozenset[str] = frozenset()
+    page: str = "/metrics"
+    hides_zeros: bool = False
+
+    @property
+    def state(self) -> tuple[str | None, ...]:
+        """Those that are sampled, in the order of the fields of `Sample`."""
+        return self.running, self.waiting, self.kv_usage, self.preemptions
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """All names."""
+        counters = (self.prefix_hits, self.prefix_queries, self.prefix_misses, self.offloaded_hits)
+        more = (self.queue_sum, self.queue_count, self.drafts, self.draft_tokens, self.accepted)
+        return tuple(name for name in (*self.state, *counters, *more, *self.others) if name is not None)
 
 
-VLLM_STATE = StateMetrics(RUNNING, WAITING, KV_USAGE, PREEMPTIONS, READ_METRICS)
+def parse_metrics(text: str, names: MetricNames) -> dict[str, float]:
+    """Return the named samples of a Prometheus text page: the sum over their labels, for shares the largest.
 
-
-@dataclass(frozen=True)
-class Counters:
-    """An engine's names of the counters whose differences explain a benchmark; an empty name is one that it lacks."""
-
-    preemptions: str
-    prefix_hits: str
-    prefix_queries: str
-    queue_sum: str
-    queue_count: str
-    drafts: str = ""
-    draft_tokens: str = ""
-    accepted: str = ""
-    offloaded_hits: str = ""
-
-
-VLLM_COUNTERS = Counters(
-    PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, QUEUE_SUM, QUEUE_COUNT, DRAFTS, DRAFT_TOKENS, ACCEPTED, OFFLOADED_HITS
-)
-
-
-def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
-    """Return the named samples of a Prometheus text page: the sum over their labels, for `SHARES` the largest.
-
-    Ranks of one copy of the model count the same requests, so of samples that differ in `_RANKS` alone the largest
-    counts. Lines of other metrics are skipped before they are parsed: a page has a thousand, and is read every 0.5 s
-    during a benchmark. Malformed lines and values that are not finite are ignored.
+    Of samples that differ in `rank_labels` alone, the largest counts. Lines of other metrics are skipped before they
+    are parsed: a page has a thousand, and is read every 0.5 s during a benchmark. Malformed lines and values that are
+    not finite are ignored.
     """
+    read, shares, ranks = names.read, names.shares | {names.kv_usage}, names.rank_labels
     values: dict[str, float] = {}
     of_ranks: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for line in text.splitlines():
-        if not line.startswith(names):
+        if not line.startswith(read):
             continue
         try:
             samples = [sample for family in text_string_to_metric_families(line) for sample in family.samples]
@@ -120,12 +114,12 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
         for sample in samples:
             if not math.isfinite(sample.value):
                 continue
-            if sample.name in SHARES:
+            if sample.name in shares:
                 values[sample.name] = max(sample.value, values.get(sample.name, sample.value))
-            elif sample.name in names:
+            elif sample.name in read:
                 value = sample.value
-                if not _RANKS.isdisjoint(sample.labels):
-                    copy = sample.name, frozenset(each for each in sample.labels.items() if each[0] not in _RANKS)
+                if not ranks.isdisjoint(sample.labels):
+                    copy = sample.name, frozenset(each for each in sample.labels.items() if each[0] not in ranks)
                     before = of_ranks.get(copy, 0.0)
                     of_ranks[copy] = max(value, before)
                     value = of_ranks[copy] - before
@@ -133,15 +127,9 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def scrape(
-    host: str,
-    port: int,
-    timeout_s: float = _SCRAPE_TIMEOUT_S,
-    names: tuple[str, ...] = READ_METRICS,
-    page: str = PAGE,
-) -> dict[str, float] | None:
+def scrape(host: str, port: int, names: MetricNames, timeout_s: float = _SCRAPE_TIMEOUT_S) -> dict[str, float] | None:
     """Return the present values of the named metrics; None if the server sends no such page in time."""
-    reply = get_local(host, port, page, timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
+    reply = get_local(host, port, names.page, timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
     return parse_metrics(reply.text, names) if reply is not None and reply.status == 200 else None
 
 
@@ -159,9 +147,7 @@ class Sample:
 class MetricsSampler:
     """Samples the server every `SAMPLING_PERIOD_S` seconds in its own thread, as long as the context is entered."""
 
-    def __init__(
-        self, host: str, port: int, period_s: float = SAMPLING_PERIOD_S, names: StateMetrics = VLLM_STATE
-    ) -> None:
+    def __init__(self, host: str, port: int, names: MetricNames, period_s: float = SAMPLING_PERIOD_S) -> None:
         self.samples: list[Sample] = []
         self._address = (host, port)
         self._period_s = period_s
@@ -191,12 +177,11 @@ class MetricsSampler:
         self._thread.join(2 * _SAMPLE_TIMEOUT_S)
 
     def _run(self) -> None:
-        began, names = time.monotonic(), self._names
-        sampled = (names.running, names.waiting, names.kv_usage, names.preemptions)
+        began = time.monotonic()
         while not self._stop.wait(self._period_s):
-            values = scrape(*self._address, _SAMPLE_TIMEOUT_S, names.read, names.page)
+            values = scrape(*self._address, self._names, _SAMPLE_TIMEOUT_S)
             if values is not None:
-                state = (None if name is None else values.get(name) for name in sampled)
+                state = (None if name is None else values.get(name) for name in self._names.state)
                 self.samples.append(Sample(time.monotonic() - began, *state))
 
 
@@ -204,28 +189,34 @@ def with_benchmark_metrics(
     facts: ServerFacts,
     before: Mapping[str, float],
     after: Mapping[str, float],
-    kv_usage: list[float],
-    names: Counters = VLLM_COUNTERS,
+    kv_usage: Sequence[float],
+    names: MetricNames,
 ) -> ServerFacts:
     """Return `facts` with the differences between two scrapes and the KV cache's use in the samples between them."""
 
-    def increase(name: str) -> float | None:
-        return after[name] - before.get(name, 0.0) if name in after else None
+    def increase(name: str | None) -> float | None:
+        if name is None or (name not in after and not names.hides_zeros):
+            return None
+        return after.get(name, 0.0) - before.get(name, 0.0)
 
-    def ratio(numerator: str, denominator: str, also: str = "") -> float | None:
-        up, down = increase(numerator), increase(denominator)
-        share = (up + (increase(also) or 0.0)) / down if up is not None and down else None
+    def ratio(up: float | None, down: float | None) -> float | None:
+        share = up / down if up is not None and down else None
         return share if share is not None and math.isfinite(share) else None
 
+    hits, queries = increase(names.prefix_hits), increase(names.prefix_queries)
+    if names.prefix_queries is None and hits is not None:
+        queries = hits + (increase(names.prefix_misses) or 0.0)
+    if hits is not None:
+        hits += increase(names.offloaded_hits) or 0.0
     return replace(
         facts,
         preemptions=increase(names.preemptions),
-        prefix_hit_rate=ratio(names.prefix_hits, names.prefix_queries, names.offloaded_hits),
-        queue_time_mean_s=ratio(names.queue_sum, names.queue_count),
+        prefix_hit_rate=ratio(hits, queries),
+        queue_time_mean_s=ratio(increase(names.queue_sum), increase(names.queue_count)),
         kv_usage_max=max(kv_usage) if kv_usage else None,
         kv_usage_mean=sum(kv_usage) / len(kv_usage) if kv_usage else None,
-        spec_acceptance_rate=ratio(names.accepted, names.draft_tokens),
-        spec_tokens_per_draft=ratio(names.accepted, names.drafts),
+        spec_acceptance_rate=ratio(increase(names.accepted), increase(names.draft_tokens)),
+        spec_tokens_per_draft=ratio(increase(names.accepted), increase(names.drafts)),
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,7 +16,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import WorkerDevice, base_environment, visible_gpus, wait_for_gpus
 from tuner.engines.server.running_server import HOST, RunningServer, StartedProcess
-from tuner.errors import UserError
+from tuner.errors import SettingError, UserError
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import shell_word
@@ -42,8 +40,7 @@ class ServerStart:
 
     def __call__(self) -> ServerProcess:
         """Start it as a command."""
-        start = (self.words, self.environment, self.log, self.folder, self.records, self.port, self.label)
-        return start_server(*start)
+        return start_server(self.words, self.environment, self.log, self.folder, self.records, self.port, self.label)
 
 
 class ProgramEngine(ABC, Generic[StartedServer]):
@@ -86,14 +83,8 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         return start()
 
     @abstractmethod
-    def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> StartedServer:
-        """Return the server that was started.
-
-        Args:
-            spec: of the trial.
-            words: the command with the values of secrets.
-            started: the arguments of `RunningServer`, without the API key.
-        """
+    def _server(self, spec: TrialSpec, **started: Any) -> StartedServer:
+        """Return the server that was started; `started` are the arguments of `RunningServer`."""
 
     def launch(self, spec: TrialSpec, limits: Limits) -> StartedServer:
         """Start the server of the trial; see `Engine`.
@@ -124,7 +115,6 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         start = ServerStart(words, environment, artifacts / "server.log", folder, self._records, lease.port, label)
         server = self._server(
             spec,
-            words,
             process=self._process(spec, start),
             lease=lease,
             argv=argv,
@@ -171,21 +161,31 @@ _PYTHON = re.compile(r"^(python|pypy)")
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
-def named_program(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
-    """Return the path of a program that the user names, a file or one on the PATH.
+def named_program(
+    field: str, given: str | None, variable: str, environment: Mapping[str, str], remedy: str
+) -> Path | None:
+    """Return the program that a user names, a file or one on the PATH; None if the user names none.
 
     Args:
-        name: of the program.
-        environment: with the PATH.
-        error: makes the error from the rule that the name breaks.
+        field: the setting.
+        given: its value.
+        variable: the environment variable that counts without it.
+        environment: with the variable and the PATH.
+        remedy: what to name instead.
 
     Raises:
-        UserError: if it cannot be run.
+        UserError: if the program cannot be run.
     """
+    name = given or environment.get(variable)
+    if not name:
+        return None
     found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
-    if found is None:
-        raise error("the file is not executable" if Path(name).exists() else "there is no such file")
-    return Path(found).absolute()
+    if found is not None:
+        return Path(found).absolute()
+    rule = "the file is not executable" if Path(name).exists() else "there is no such file"
+    if given:
+        raise SettingError(field, given, rule, remedy)
+    raise UserError(f"{variable}={name!r}: {rule}; {remedy}")
 
 
 def interpreter_of(executable: Path, entry_point: bytes) -> Path | None:
@@ -212,19 +212,3 @@ def interpreter_of(executable: Path, entry_point: bytes) -> Path | None:
         python = words if Path(words).exists() else words.split()[0]
     found = shutil.which(python) if _PYTHON.match(Path(python).name) else None
     return Path(found).absolute() if found is not None else None
-
-
-def read_json(interpreter: Path, program: Path, *arguments: str, limit_s: float) -> object:
-    """Return the JSON that a program prints in an interpreter; None if it prints none within `limit_s` seconds."""
-    try:
-        done = subprocess.run(
-            [interpreter, program, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        return json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
-        return None

@@ -1,18 +1,18 @@
 """One running server of a trial, whatever its engine: what every engine does from its readiness to its end.
 
-A subclass adds how the engine's logs and metrics are read, and how a closed loop is sent.
-
-Engines other than vLLM use it: vLLM, whose client sends closed loops to vLLM, need not be installed.
+A subclass adds how the engine's log and metrics are read (`Readings`), and how a closed loop is sent: by the load
+generator (`GeneratorServer`), or by a client of the engine's own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,12 +23,12 @@ from tuner.cancellation import CancelToken
 from tuner.engines.server.devices import WorkerDevice
 from tuner.engines.server.failures import read_log, redacted, signal_name
 from tuner.engines.server.metrics import (
-    VLLM_STATE,
     CompileCaches,
     EnergyMeter,
+    MetricNames,
     MetricsSampler,
-    StateMetrics,
     scrape,
+    with_benchmark_metrics,
     with_energy,
 )
 from tuner.engines.server.token_prompts import with_common_tokens
@@ -87,11 +87,28 @@ class StartedProcess(MonitoredProcess, Protocol):
         """End it and everything that it started; return the survivors."""
 
 
+@dataclass(frozen=True)
+class Readings:
+    """How the log and the metrics of an engine's servers are read.
+
+    Attributes:
+        failure: returns the typed failure of a server that ended, from its log, its exit code (-N for signal N; None:
+            unknown) and the phase.
+        facts: returns the facts of a log; None for each that it lacks.
+        metrics: the names of metrics.
+        too_long: what a server answers to a request that is too long for it.
+    """
+
+    failure: Callable[[str, int | None, Phase], Failure]
+    facts: Callable[[str], ServerFacts]
+    metrics: MetricNames
+    too_long: re.Pattern[str] | None = None
+
+
 class RunningServer(ABC):
     """See `Server`."""
 
-    state_metrics: StateMetrics = VLLM_STATE
-    """The metrics that are read, and their page."""
+    reads: Readings
 
     reuse_connections = True
     """Whether the server keeps a connection open after a streamed answer."""
@@ -140,21 +157,20 @@ class RunningServer(ABC):
         self._again = 0
 
     def facts(self) -> ServerFacts:
-        """See `Server`."""
+        """See `Server`. Facts of the metrics are those of the benchmarks."""
+        facts = self.reads.facts(read_log(self._log))
+        if self._before is not None and self._after is not None:
+            facts = self._with_metrics(facts, self._before, self._after)
         return replace(
-            self._facts(),
+            facts,
             warmup_windows=self._windows or None,
             warmup_settled=self._settled,
             benchmarks_again=self._again if self._after is not None else None,
         )
 
-    @abstractmethod
-    def _facts(self) -> ServerFacts:
-        """Return the facts of the log and of the metrics."""
-
-    @abstractmethod
-    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-        """Return the typed failure that a log shows."""
+    def _with_metrics(self, facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float]) -> ServerFacts:
+        """Return `facts` with what two scrapes say of the benchmarks between them."""
+        return with_benchmark_metrics(facts, before, after, self._usage, self.reads.metrics)
 
     @abstractmethod
     def _prompt_tools(self) -> PromptTools:
@@ -179,12 +195,21 @@ class RunningServer(ABC):
         return self._lease.port
 
     @property
+    def listed_name(self) -> str:
+        """The name under which `/v1/models` lists the model."""
+        return self._model.served_name
+
+    @property
+    def url(self) -> str:
+        """Its address, without a path."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers that its API requires."""
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def wait_ready(self, cancelled: CancelToken) -> None:
-        """See `Server`."""
         self._wait_ready(cancelled)
         self._was_ready = True
         self._process.record_family()
@@ -194,7 +219,7 @@ class RunningServer(ABC):
             self._process,
             HOST,
             self.port,
-            self._model.served_name,
+            self.listed_name,
             self._limits.startup_s,
             cancelled,
             self._classify,
@@ -203,7 +228,6 @@ class RunningServer(ABC):
         )
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
-        """See `Server`."""
         warmup, window = workload.warmup(), window_of(workload)
         if warmup is None or window is None:
             return
@@ -247,18 +271,18 @@ class RunningServer(ABC):
         return repeat
 
     def _benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        names = self.state_metrics
+        names = self.reads.metrics
         if self._before is None:
-            self._before = scrape(HOST, self.port, names=names.read, page=names.page)
-        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(self._metered()) as meter:
+            self._before = scrape(HOST, self.port, names)
+        with MetricsSampler(HOST, self.port, names) as sampler, EnergyMeter(self._metered()) as meter:
             repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
-        self._after = scrape(HOST, self.port, names=names.read, page=names.page)
+        self._after = scrape(HOST, self.port, names)
         return with_energy(repeat, meter.readings)
 
     def _metered(self) -> list[int]:
-        """Return the GPUs whose energy is read; none where they are not all of the server's."""
+        """Return the GPUs whose energy is read; none if the server has others, too."""
         return [device.index for device in self._devices]
 
     def stop(self) -> Failure | None:
@@ -286,7 +310,7 @@ class RunningServer(ABC):
         return self._artifacts / "server.log"
 
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
-        return redacted(self._classified(read_log(self._log), exit_code, phase), self._secrets)
+        return redacted(self.reads.failure(read_log(self._log), exit_code, phase), self._secrets)
 
     def _deadline_s(self, phase: Phase) -> float:
         return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
@@ -301,7 +325,7 @@ class RunningServer(ABC):
             TrialFailed: as `Server.benchmark`.
         """
         files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
-        url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
+        url, deadline = f"{self.url}/v1/completions", self._deadline_s(phase)
         model, tools = self._model, self._prompt_tools()
         job = start_traffic(
             tools,
@@ -385,7 +409,7 @@ class RunningServer(ABC):
             phase: the trial's phase.
             exit_code: its exit code; None if the helper that ran it was killed.
         """
-        failure = self._classified(read_log(log), exit_code, phase)
+        failure = self.reads.failure(read_log(log), exit_code, phase)
         if failure.kind is not FailureKind.DISK_FULL:
             failure = _failure_of_client(failure.evidence, error, phase, exit_code)
         return redacted(failure, self._secrets)
@@ -407,7 +431,7 @@ CLOSED_LOOP_METRICS = frozenset(METRICS) - TRAFFIC_ONLY
 
 
 class GeneratorServer(RunningServer):
-    """See `Server`."""
+    """A server to which the load generator sends closed loops, too; see `Server`."""
 
     reuse_connections = False
 
@@ -436,11 +460,22 @@ class GeneratorServer(RunningServer):
         """
 
     def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
-        """Raise if requests that were sent show that the server cannot be measured.
+        """Refuse a server that cannot be measured, as the requests that were sent show.
 
         Raises:
             TrialFailed: with the reason.
         """
+        problem = None if repeat.completed else self._length_problem(index, phase)
+        if problem is not None:
+            message = f"none of {repeat.offered} requests succeeded: {problem}"
+            raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
+
+    def _length_problem(self, index: int, phase: Phase) -> str | None:
+        """Return what the server says of requests that are too long for it; None if it says nothing of it."""
+        pattern = self.reads.too_long
+        errors = (record.error or "" for record in self._sent(index, phase))
+        matches = (pattern.search(error) for error in errors) if pattern is not None else ()
+        return next((found[0] for found in matches if found is not None), None)
 
     def _sent(self, index: int, phase: Phase) -> Sequence[RequestRecord]:
         """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""

@@ -69,6 +69,9 @@ class TokenTools:
         except (HttpError, ValueError, KeyError, TypeError) as error:
             message = f"the server does not tokenize the user's prompts: {error}"
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
+        except SettingError as error:
+            message = f"the user's prompts cannot be tokenized: {error.rule}"
+            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
 
     def _prompt(self, request: dict[str, Any]) -> tuple[Prompt, int, int | None]:
         before = [token for part in request["shared"] for token in self._shared(*part)]
@@ -114,21 +117,29 @@ class TokenTools:
         return source.choices(self._tokens, k=count)
 
 
-def tokenized(url: str, body: Mapping[str, Any], api_key: str | None) -> list[int]:
-    """Return the tokens that a server's `/tokenize` answers.
+def tokenizer_of(
+    url: str, api_key: str | None, text: str = "prompt", special: str = "add_special_tokens", **more: str
+) -> Tokenize:
+    """Return a function that asks a server's `/tokenize` for the tokens of a text.
 
     Args:
         url: the server's, without a path.
-        body: the request.
         api_key: the key that the server requires; None: none.
+        text: the name of the text in the request.
+        special: the name of the flag for the tokens that the server adds to a prompt.
+        more: further fields of the request.
 
-    Raises:
-        HttpError: if it does not answer.
-        ValueError, KeyError, TypeError: if the answer has no tokens.
+    The function raises `HttpError` if the server does not answer, and ValueError, KeyError or TypeError if the answer
+    has no tokens.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    reply = post_json(f"{url}/tokenize", dict(body), ReadLimits(TOKENIZE_S, TOKENS_SIZE, JSON), headers)
-    return [int(token) for token in json.loads(reply.body)["tokens"]]
+
+    def tokenize(prompt: str, with_special: bool) -> list[int]:
+        body = {**more, text: prompt, special: with_special}
+        reply = post_json(f"{url}/tokenize", body, ReadLimits(TOKENIZE_S, TOKENS_SIZE, JSON), headers)
+        return [int(token) for token in json.loads(reply.body)["tokens"]]
+
+    return tokenize
 
 
 def gguf_tools(model: str, url: str, records: ProcessRecords, api_key: str | None = None) -> TokenTools:
@@ -144,16 +155,13 @@ def gguf_tools(model: str, url: str, records: ProcessRecords, api_key: str | Non
         SettingError: if the file cannot be read, or has no tokens.
     """
 
-    def tokenize(text: str, special: bool) -> list[int]:
-        return tokenized(url, {"content": text, "add_special": special}, api_key)
-
     try:
         tokens = read_header(Path(model)).text_tokens
     except (GgufError, OSError) as error:
         raise SettingError("tokenizer", model, f"the GGUF file cannot be read ({error})", "give another") from None
     if not tokens:
         raise SettingError("tokenizer", model, "the GGUF file has no tokens", "give one with its tokenizer")
-    return TokenTools(tokens, records, tokenize)
+    return TokenTools(tokens, records, tokenizer_of(url, api_key, "content", "add_special"))
 
 
 def tokenizer_file(tokenizer: str) -> Path:
@@ -170,18 +178,31 @@ def ordinary_tokens(tokenizer: str) -> list[int]:
     """
     remedy = "give a folder with the model's tokenizer.json by {tokenizer}"
     try:
-        content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
-        vocabulary = content["model"]["vocab"]
-        ids = set(vocabulary.values()) if isinstance(vocabulary, dict) else set(range(len(vocabulary)))
-        ids -= {token["id"] for token in content.get("added_tokens") or ()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        ids = sorted(_json_texts(tokenizer))
+    except _UNREADABLE as error:
         raise SettingError("tokenizer", tokenizer, f"its tokenizer.json cannot be read ({error})", remedy) from None
     if not ids:
         raise SettingError("tokenizer", tokenizer, "its tokenizer.json has no ordinary tokens", remedy)
-    return sorted(ids)
+    return ids
+
+
+_UNREADABLE = (GgufError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+def _json_texts(tokenizer: str) -> dict[int, str]:
+    """Return the text of each ordinary token of a tokenizer.json by its id."""
+    content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    if isinstance(vocabulary, dict):
+        texts = {token: text for text, token in vocabulary.items()}
+    else:
+        texts = {token: entry[0] for token, entry in enumerate(vocabulary)}
+    added = {token["id"] for token in content.get("added_tokens") or ()}
+    return {token: text for token, text in texts.items() if token not in added}
 
 
 GGUF_SUFFIX = ".gguf"
+"""The end of the names of files that have a tokenizer for llama.cpp, not for the package."""
 
 LEAST_SHARE = 0.9
 """Vocabularies are the same if this share of the ordinary tokens of the smallest has the same id and text in all."""
@@ -233,17 +254,9 @@ def ordinary_texts(tokenizer: str) -> Mapping[int, str]:
             header = read_header(Path(tokenizer), texts=True)
             words: Sequence[str] = header.values.get("tokenizer.ggml.tokens", ())
             return {token: words[token] for token in header.text_tokens}
-        content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
-        vocabulary = content["model"]["vocab"]
-        if not isinstance(vocabulary, dict):
-            vocabulary = {entry[0]: token for token, entry in enumerate(vocabulary)}
-        added = {token["id"] for token in content.get("added_tokens") or ()}
-        return {token: text for text, token in vocabulary.items() if token not in added}
-    except (GgufError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return _json_texts(tokenizer)
+    except _UNREADABLE as error:
         raise SettingError("tokenizer", tokenizer, f"its tokens cannot be read ({error})", remedy) from None
-
-
-_FILE = "tokenizer.json"
 
 
 class LibraryTokenizer:
@@ -308,11 +321,11 @@ def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:
     folder = Path(os.path.expanduser(name))
     remedy = "give a folder with one, a hub name, or a vLLM by {vllm} PATH, which reads other formats"
     if folder.is_dir():
-        file: Path | None = folder / _FILE
-        if not (folder / _FILE).is_file():
-            raise SettingError("tokenizer", name, f"there is no {_FILE}", remedy)
+        file: Path | None = folder / _NAME
+        if not (folder / _NAME).is_file():
+            raise SettingError("tokenizer", name, f"there is no {_NAME}", remedy)
     else:
-        file = cached_file(name, _FILE)
+        file = cached_file(name, _NAME)
     try:
         found = Tokenizer.from_pretrained(name) if file is None else Tokenizer.from_file(str(file))
     except Exception as error:  # noqa: BLE001  the library raises plain Exception for a file that it cannot read

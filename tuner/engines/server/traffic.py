@@ -58,16 +58,13 @@ class PlainJob:
         weakref.finalize(self, os.close, self._handle)
 
     def wait(self, timeout_s: float) -> bool:
-        """See `Job`."""
         return bool(self._ended.poll(1000 * timeout_s))
 
     @property
     def exit_code(self) -> int | None:
-        """See `Job`."""
         return self._process.exit_code()
 
     def cancel(self) -> None:
-        """See `Job`."""
         self._process.stop(0)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +28,18 @@ def unmet_requirements(interpreter: Path, package: str) -> list[str] | None:
     Returns:
         A line for each requirement. None if this is not known: the environment lacks the package, or `packaging`.
     """
-    # The engine's Python runs this file and has no tuner, so that the import is not at the top.
-    from tuner.engines.server.program_engine import read_json
-
-    found = read_json(interpreter, Path(__file__), package, limit_s=TIMEOUT_S)
+    try:
+        done = subprocess.run(
+            [interpreter, __file__, package],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
+        return None
     return [str(line) for line in found] if isinstance(found, list) else None
 
 

@@ -3,12 +3,13 @@
 It implements `Engine` and reads the same flags as `vllm serve`, so that pipeline, sampler, database, MLflow and
 exporter do not differ. Its provenance, `simulated`, goes with every number. `docs/simulator.md` describes the model.
 
-- `config`: flags, defaults and refusals of `vllm serve`.
-- `memory`: the division of the card's memory, and the paged KV cache.
-- `scheduling`: vLLM V1's scheduler, which decides what each engine step computes.
-- `timing`: a roofline model of a step's time, the API servers, and start-up.
-- `clients`: the workload's requests, and the metrics of the answers.
-- `benchmark_simulation`: one workload against one server, event by event.
+- `engine`: `Engine` and `Server` on a virtual clock; `prediction`: one configuration in one call, without a clock.
+- `flags`, `serve_config`, `limits`, `precision`, `cuda_graphs`: flags, defaults and refusals of `vllm serve`.
+- `memory`, `block_pool`: the division of the card's memory, and the paged KV cache.
+- `scheduler`, `sequence`: vLLM V1's scheduler, which decides what each engine step computes.
+- `step_time`, `startup`, `roofline`: a roofline model of a step's time, start-up and the API servers.
+- `client`, `metrics`: the workload's requests, and the metrics of the answers.
+- `deployment`, `replica`: one workload against one server, or several, event by event.
 - `parameters`: all free parameters with units, meanings and sources; `benchmarks/simulator/calibrate.py` fits them.
 
 Random numbers are used for the noise between runs and for the acceptance of drafts. Both come from the workload's seed:

@@ -121,14 +121,12 @@ class SimulatedServer:
             raise trial_failed(FailureKind.CANCELLED, phase, "cancelled")
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
-        """See `Server`."""
         self._check_cancelled(cancelled, Phase.WARMUP)
         warmup = workload.warmup()
         if warmup is not None:
             self._run(warmup, 0, self._limits.warmup_s)
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        """See `Server`."""
         self._check_cancelled(cancelled, Phase.BENCHMARK)
         run = self._run(workload, index, self._limits.benchmark_s)
         self._runs.append(run)
@@ -176,7 +174,6 @@ class SimulatedServer:
             writer.writerows(run.trace.states)
 
     def facts(self) -> ServerFacts:
-        """See `Server`."""
         server = self._server
         if server is None:
             return ServerFacts()
@@ -203,7 +200,6 @@ class SimulatedServer:
         )
 
     def stop(self) -> Failure | None:
-        """See `Server`."""
         if self._server is not None:
             self._clock.advance(STOP_S)
         self._server = None
@@ -235,7 +231,6 @@ class SimulatedEngine:
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:
-        """Return why vLLM would refuse the configuration; see `Engine`."""
         try:
             self._config(spec)
         except ConfigRefused as error:
@@ -243,7 +238,6 @@ class SimulatedEngine:
         return None
 
     def launch(self, spec: TrialSpec, limits: Limits) -> SimulatedServer:
-        """Start a simulated server; see `Engine`."""
         try:
             config = self._config(spec)
         except ConfigRefused as error:

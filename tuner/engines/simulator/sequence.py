@@ -317,14 +317,12 @@ class SpeculativeDecodeSet:
         return len(self.members)
 
     def join(self, sequence: Sequence) -> None:
-        """Add a sequence."""
         self.members[sequence.order] = sequence
         sequence.draft = 0
         sequence.segments.append((self.clock - 1, 1))
         self.changed = True
 
     def leave(self, sequence: Sequence) -> None:
-        """Remove a sequence."""
         del self.members[sequence.order]
         self.changed = True
 

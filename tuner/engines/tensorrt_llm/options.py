@@ -24,25 +24,11 @@ METRICS_OPTIONS = ("--config.return_perf_metrics", "--config.enable_iter_perf_st
 """Options without which a server has no page of metrics, or not those of its iterations."""
 
 
-class OptionError(ValueError):
-    """Words that no file of options can hold.
-
-    Attributes:
-        word: the flag of the option.
-        rule: that it breaks.
-    """
-
-    def __init__(self, word: str, rule: str) -> None:
-        self.word = word
-        self.rule = rule
-        super().__init__(f"{word}: {rule}")
-
-
 def split_options(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the words that are no options, and the options as nested mappings. The last value of an option counts.
 
     Raises:
-        OptionError: for an option without a value or with one that is no YAML, and for one within another's value.
+        SettingError: for an option without a value or with one that is no YAML, and for one within another's value.
     """
     plain: list[str] = []
     options: dict[str, Any] = {}
@@ -56,7 +42,7 @@ def split_options(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]
         flag, given, text = word.partition("=")
         if not given:
             if position == len(words) or words[position].startswith("--"):
-                raise OptionError(flag, "a value is missing")
+                raise _refused(flag, "a value is missing")
             text = words[position]
             position += 1
         _set(options, flag, _value(flag, text))
@@ -67,7 +53,7 @@ def _value(flag: str, text: str) -> Any:
     try:
         return parse_yaml(text.encode(), Path(flag)).data
     except (YamlError, UnicodeEncodeError):
-        raise OptionError(flag, f"{text!a} is not a value in YAML") from None
+        raise _refused(flag, f"{text!a} is not a value in YAML") from None
 
 
 def _set(options: dict[str, Any], flag: str, value: Any) -> None:
@@ -76,11 +62,11 @@ def _set(options: dict[str, Any], flag: str, value: Any) -> None:
     for key in path:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
-            raise OptionError(flag, f"{key} has a value of its own")
+            raise _refused(flag, f"{key} has a value of its own")
     if not all((*path, last)):
-        raise OptionError(flag, "a key is empty")
+        raise _refused(flag, "a key is empty")
     if isinstance(place.get(last), dict) and not isinstance(value, dict):
-        raise OptionError(flag, f"options within {last} are given, too")
+        raise _refused(flag, f"options within {last} are given, too")
     place[last] = value
 
 
@@ -95,10 +81,11 @@ def check_options(arguments: Sequence[str]) -> None:
     Raises:
         SettingError: as `split_options`, and for a secret, which a file would show.
     """
-    try:
-        plain, _ = split_options(arguments)
-    except OptionError as error:
-        raise SettingError("server_arguments", error.word, error.rule, "give it as --config.KEY VALUE") from None
+    plain, _ = split_options(arguments)
     if referenced(arguments) - referenced(plain):
         rule = "an option is written to a file, and a secret is not"
         raise SettingError("server_arguments", PREFIX + "…", rule, "give a variable of the server by {env}")
+
+
+def _refused(flag: str, rule: str) -> SettingError:
+    return SettingError("server_arguments", flag, rule, "give it as --config.KEY VALUE")

@@ -1,18 +1,15 @@
-"""Print as JSON TensorRT-LLM's version, packages beside it and, with `--flags`, its flags and options.
+"""What `tuner/engines/server/probe.py` asks of TensorRT-LLM. The Python of `trtllm-serve` runs it.
 
-The Python of `trtllm-serve` runs it. Options are those of the LLM API, under the names of
-`tuner.engines.tensorrt_llm.options`.
+Options are those of the LLM API, under the names of `tuner.engines.tensorrt_llm.options`.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import importlib.util
-import json
-import sys
 from collections.abc import Iterator
 from typing import Any, get_args
+
+DISTRIBUTION = "tensorrt_llm"
 
 PACKAGES = ("flashinfer", "modelopt", "xgrammar")
 """Packages that options need."""
@@ -23,37 +20,23 @@ DEPTH = 2
 _TYPES = {"integer": "int", "float": "float"}
 
 
-def version() -> str | None:
-    """Return the version of TensorRT-LLM; None if this Python has none."""
-    try:
-        return importlib.metadata.version("tensorrt_llm")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def flags() -> list[dict[str, Any]]:
     """Return the flags of `trtllm-serve serve` and the options of its file. The import takes 20 s and more."""
     serve = importlib.import_module("tensorrt_llm.commands.serve").serve
     options = importlib.import_module("tensorrt_llm.llmapi.llm_args").TorchLlmArgs
     named = [_flag(each) for each in serve.params if each.param_type_name == "option"]
-    return [*named, *(_entry([f"--config.{name}"]) for name in sorted(set(_options(options, DEPTH))))]
+    unchecked = {"choices": None, "type": None, "nargs": None}
+    return [*named, *({"names": [f"--config.{name}"], **unchecked} for name in sorted(set(_options(options, DEPTH))))]
 
 
 def _flag(option: Any) -> dict[str, Any]:
-    choices = getattr(option.type, "choices", None)
-    aliases = getattr(option.type, "aliases", {})
-    return _entry(
-        [*option.opts, *option.secondary_opts],
-        None if choices is None else [*map(str, choices), *map(str, aliases)],
-        _TYPES.get(option.type.name),
-        0 if option.is_flag else None,
-    )
-
-
-def _entry(
-    names: list[str], choices: list[str] | None = None, kind: str | None = None, nargs: int | None = None
-) -> dict[str, Any]:
-    return {"names": names, "choices": choices, "type": kind, "nargs": nargs}
+    choices, aliases = getattr(option.type, "choices", None), getattr(option.type, "aliases", {})
+    return {
+        "names": [*option.opts, *option.secondary_opts],
+        "choices": None if choices is None else [*map(str, choices), *map(str, aliases)],
+        "type": _TYPES.get(option.type.name),
+        "nargs": 0 if option.is_flag else None,
+    }
 
 
 def _options(model: Any, depth: int) -> Iterator[str]:
@@ -70,15 +53,3 @@ def _models(annotation: Any) -> Iterator[Any]:
         yield annotation
     for part in get_args(annotation):
         yield from _models(part)
-
-
-def main() -> None:
-    found: dict[str, Any] = {"version": version()}
-    found["packages"] = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
-    if "--flags" in sys.argv[1:]:
-        found["flags"] = flags()
-    print("\n" + json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

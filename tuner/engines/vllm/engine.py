@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,24 +13,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat
 from search_spaces.render import INSTANCES, nodes_of, without_instances
 from tuner import scratch
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.server.devices import WorkerDevice as WorkerDevice
 from tuner.engines.server.devices import wait_for_gpus, worker_devices
-from tuner.engines.server.failures import classify, read_log, redacted
-from tuner.engines.server.metrics import with_benchmark_metrics
+from tuner.engines.server.failures import redacted
 from tuner.engines.server.program_engine import ProgramEngine, ServerStart
-from tuner.engines.server.running_server import HOST, STARTING_STOP_S, GeneratorServer, RunningServer, StartedProcess
-from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokenized
+from tuner.engines.server.running_server import (
+    HOST,
+    STARTING_STOP_S,
+    GeneratorServer,
+    Readings,
+    RunningServer,
+    StartedProcess,
+)
+from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokenizer_of
 from tuner.engines.server.traffic import Job, PlainJob, PromptTools, ResultError
 from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.engines.vllm.instances import find_haproxy
 from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankNode, RankStart, headless, start_ranks
 from tuner.engines.vllm.resident_client import RETRIED_AS_COMMAND, CommandStart, can_fork, start_forked
+from tuner.engines.vllm.texts import METRICS, classify, facts_from_log
 from tuner.engines.vllm.toolbox import (
     HOST_IP,
     Toolbox,
@@ -43,59 +48,10 @@ from tuner.engines.vllm.toolbox import (
 )
 from tuner.errors import TrialFailed
 from tuner.processes.ports import PortLease, lease_port
-from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.processes.supervisor import ServerProcess
-from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.specs import LaunchSpec, Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
-
-_TOO_MANY_TOKENS = 2**63
-"""The database stores smaller numbers."""
-
-_NUMBER = r"([\d,]+(?:\.\d+)?)"
-_KV_TOKENS = re.compile(rf"\b(?:GPU|CPU|HPU|XPU|TPU) KV cache size: {_NUMBER} tokens")
-_CONCURRENCY = re.compile(rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x")
-_KV_GIB = re.compile(rf"Available KV cache memory: {_NUMBER} GiB|Explicitly set \({_NUMBER}/[\d.]+\) GiB for KV cache")
-_WEIGHTS = re.compile(rf"Model loading took {_NUMBER} GiB")
-_GRAPHS = re.compile(rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB")
-_COMPILE = re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s")
-_INIT = re.compile(rf"init engine .* took {_NUMBER} s")
-_BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.|$)", re.MULTILINE)
-
-
-def facts_from_log(text: str) -> ServerFacts:
-    """Return the facts of a log; None for each that it lacks."""
-    graphs = _GRAPHS.search(text)
-    backend = _BACKEND.search(text)
-    tokens = _last(_KV_TOKENS, text)
-    return replace(
-        ServerFacts(),
-        kv_cache_tokens=None if tokens is None or tokens >= _TOO_MANY_TOKENS else round(tokens),
-        kv_cache_gib=_last(_KV_GIB, text),
-        max_concurrency=_last(_CONCURRENCY, text),
-        weights_gib=_last(_WEIGHTS, text),
-        graph_capture_s=_value(graphs[1]) if graphs else None,
-        graph_gib=_value(graphs[2]) if graphs else None,
-        compile_s=_last(_COMPILE, text),
-        engine_init_s=_last(_INIT, text),
-        attention_backend=backend[1] if backend else None,
-    )
-
-
-def _last(pattern: re.Pattern[str], text: str) -> float | None:
-    """Return the number of the last match; several engines log the same value."""
-    found = list(pattern.finditer(text))
-    return _value(next(group for group in found[-1].groups() if group is not None)) if found else None
-
-
-def _value(text: str) -> float | None:
-    """Return the number; None if it is none or not finite."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
 
 API_KEY = "VLLM_API_KEY"
 """The variable in which a server finds the key that its clients must send."""
@@ -107,35 +63,27 @@ CLIENT_API_KEY = "OPENAI_API_KEY"
 class VllmServer(RunningServer):
     """See `Server`."""
 
+    reads = Readings(classify, facts_from_log, METRICS)
+
     def __init__(
         self,
         *,
-        process: StartedProcess,
-        lease: PortLease,
-        argv: tuple[str, ...],
-        environment: dict[str, str],
         client_environment: dict[str, str],
-        model: ModelRef,
-        limits: Limits,
-        artifacts: Path,
         tools: Toolbox,
-        secrets: Secrets = NO_SECRETS,
-        api_key: str | None = None,
-        devices: tuple[WorkerDevice, ...],
         command: CommandStart | None = None,
+        api_key: str | None = None,
+        **started: Any,
     ) -> None:
-        super().__init__(
-            process=process,
-            lease=lease,
-            argv=argv,
-            environment=environment,
-            model=model,
-            limits=limits,
-            artifacts=artifacts,
-            secrets=secrets,
-            api_key=api_key,
-            devices=devices,
-        )
+        """Take over a started server.
+
+        Args:
+            client_environment: variables of vLLM's benchmark client.
+            tools: run it.
+            command: starts the server once more, if it is a fork.
+            api_key: the key that clients must send; None: none.
+            started: the other arguments of `RunningServer`.
+        """
+        super().__init__(api_key=api_key, **started)
         self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
         self._tools = tools
         self._command = command
@@ -156,15 +104,6 @@ class VllmServer(RunningServer):
         with contextlib.suppress(FileNotFoundError):
             self._log.rename(self._log.with_name("server-forked.log"))
         self._process = command.start()
-
-    def _facts(self) -> ServerFacts:
-        facts = facts_from_log(read_log(self._log))
-        if self._before is None or self._after is None:
-            return facts
-        return with_benchmark_metrics(facts, self._before, self._after, self._usage)
-
-    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-        return classify(log_text, exit_code, phase)
 
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         own = super()._classify(phase, exit_code)
@@ -210,11 +149,7 @@ class GeneratedVllmServer(GeneratorServer, VllmServer):
         tokens = common_tokens(self._tokenizers)
         if not tokens:
             return VllmServer._prompt_tools(self)
-
-        def tokenize(text: str, special: bool) -> list[int]:
-            body = {"model": self._model.served_name, "prompt": text, "add_special_tokens": special}
-            return tokenized(f"http://{HOST}:{self.port}", body, self._api_key)
-
+        tokenize = tokenizer_of(self.url, self._api_key, model=self._model.served_name)
         return TokenTools(tokens, self._records, tokenize)
 
 
@@ -339,7 +274,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
 
         return RankedProcess(start_ranks(nodes, rank, start), nodes, start.log.parent, self._ports)
 
-    def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> VllmServer:
+    def _server(self, spec: TrialSpec, **started: Any) -> VllmServer:
         """Return the server that was started, with the client of the study."""
         client = {**self._inherited, **self._own}
         started |= {"client_environment": client, "tools": self._tools, "command": self._again}

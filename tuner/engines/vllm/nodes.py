@@ -15,7 +15,8 @@ from search_spaces.render import data_parallel_size
 from tuner import gpu, scratch
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import base_environment, wait_for_gpus, worker_devices
-from tuner.engines.server.failures import classify, read_log
+from tuner.engines.server.failures import read_log
+from tuner.engines.vllm.texts import classify
 from tuner.engines.vllm.toolbox import HOST_IP, find_executable, own_environment, preserve_compiler_headers
 from tuner.errors import TrialFailed
 from tuner.processes.family import Identity
@@ -245,23 +246,18 @@ class RankedProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of rank 0, which has the API server."""
         return self._first.pid
 
     def alive(self) -> bool:
-        """Return True while every rank runs."""
         return self._first.alive() and all(node.ended(0.0) is None for _, node in self._nodes)
 
     def exit_code(self) -> int | None:
-        """Return the exit code of rank 0; None while it runs."""
         return self._first.exit_code()
 
     def descendants(self) -> set[Identity]:
-        """Return the living processes that rank 0 started."""
         return self._first.descendants()
 
     def record_family(self) -> None:
-        """Record the processes of rank 0; other nodes record theirs."""
         self._first.record_family()
 
     def stop(self, timeout_s: float = 30.0) -> list[Identity]:

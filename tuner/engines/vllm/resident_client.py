@@ -45,16 +45,13 @@ class ResidentJob:
         self._exit_code: int | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """See `Job`."""
         return self._done.wait(timeout_s)
 
     @property
     def exit_code(self) -> int | None:
-        """See `Job`."""
         return self._exit_code
 
     def cancel(self) -> None:
-        """See `Job`."""
         if not self._done.is_set():
             self._resident.send({"id": self.number, "op": "cancel"})
             self._done.wait(_CANCEL_S)
@@ -250,7 +247,6 @@ class ForkedServerProcess(ServerProcess):
         self._job = job
 
     def exit_code(self) -> int | None:
-        """See `ServerProcess`."""
         if not self.alive():
             self._job.wait(_REAP_S)
         return self._job.exit_code

@@ -19,24 +19,26 @@ from typing import Any
 
 from records.trials import Failure, FailureKind, Phase
 from tuner.engines.server.devices import visible_gpus
-from tuner.engines.server.failures import classify, error_summary
+from tuner.engines.server.failures import error_summary
 from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
-from tuner.engines.server.program_engine import interpreter_of, named_program, read_json
+from tuner.engines.server.program_engine import interpreter_of, named_program
+from tuner.engines.server.python_engine import PythonPackage, python_installation
 from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import Job, PlainJob
+from tuner.engines.vllm.kind import VLLM, VLLM_VARIABLE
 from tuner.engines.vllm.resident_client import ResidentHelper
+from tuner.engines.vllm.texts import classify
 from tuner.errors import SettingError, UserError, trial_failed
 from tuner.files import write_atomically
 from tuner.processes.records import ProcessRecords
 from tuner.workloads.spec import Suite, Workload
 from tuner.workloads.traffic import Traffic
 
-PROBE = Path(__file__).parent / "resident" / "probe.py"
-_PROBE_S = 120.0
 _VERSION_S = 600.0
 ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
 _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
+PACKAGE = PythonPackage("vLLM", Path(__file__).parent / "resident" / "probe.py", _NAME_THE_PROGRAM)
 
 
 def find_executable(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
@@ -46,15 +48,9 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
         UserError: if there is none, or the named one cannot be run.
     """
     environment = os.environ if environment is None else environment
-    if given:
-        return named_program(given, environment, lambda rule: SettingError("vllm", given, rule, _NAME_THE_PROGRAM))
-    from_variable = environment.get("TUNER_VLLM")
-    if from_variable:
-        return named_program(
-            from_variable,
-            environment,
-            lambda rule: UserError(f"TUNER_VLLM={from_variable!r}: {rule}; {_NAME_THE_PROGRAM}"),
-        )
+    named = named_program("vllm", given, VLLM_VARIABLE, environment, _NAME_THE_PROGRAM)
+    if named is not None:
+        return named
     on_path = shutil.which("vllm", path=environment.get("PATH"))
     beside = Path(sys.executable).with_name("vllm")
     if on_path is not None:
@@ -98,19 +94,16 @@ def installation(executable: Path, home: Path) -> Installation:
         UserError: if the executable prints no version.
     """
     interpreter = interpreter_of(executable, ENTRY_POINT)
-    probed = read_json(interpreter, PROBE, limit_s=_PROBE_S) if interpreter is not None else None
-    if isinstance(probed, dict) and isinstance(probed.get("version"), str):
-        return Installation(executable, interpreter, str(probed["version"]), frozenset(_strings(probed["packages"])))
+    if interpreter is not None:
+        with contextlib.suppress(UserError):
+            found = python_installation(PACKAGE, executable, interpreter)
+            return Installation(executable, interpreter, found.version, found.packages)
     return Installation(executable, interpreter, _version_by_command(executable, home), None)
 
 
 def version_of(executable: Path, home: Path) -> str:
     """Return the version of an installed vLLM; see `installation`."""
     return installation(executable, home).version
-
-
-def _strings(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _version_by_command(executable: Path, home: Path) -> str:
@@ -209,7 +202,7 @@ class Toolbox:
         """Return the installed parser's flags, from the cache or from vLLM; None if they cannot be read."""
         if self._flags is None:
             path = self._folder / f"flags-{self.installation.key}.json"
-            self._flags = load_flags(path) or self._read_flags(path)
+            self._flags = load_flags(path, VLLM.title) or self._read_flags(path)
         return self._flags
 
     def _read_flags(self, path: Path) -> ServeFlags | None:
@@ -217,7 +210,7 @@ class Toolbox:
         if dump is None:
             return None
         write_dump(path, dump)
-        return flags_from_dump(dump["flags"])
+        return flags_from_dump(dump["flags"], VLLM.title)
 
     def configuration_problem(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: Path

@@ -8,8 +8,8 @@ import pytest
 
 from records.trials import FailureKind, Phase, ServerFacts
 from tuner.engines.server.failures import read_log
-from tuner.engines.server.metrics import parse_metrics
-from tuner.engines.sglang.engine import STATE, classify, facts_from_log, length_problem, with_metrics
+from tuner.engines.server.metrics import parse_metrics, with_benchmark_metrics
+from tuner.engines.sglang.engine import METRICS, TOO_LONG, classify, facts_from_log, with_acceptance
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "sglang"
 K = FailureKind
@@ -102,10 +102,12 @@ def test_gpus_of_unequal_free_memory_are_busy() -> None:
 
 
 def test_the_metrics_of_a_page_are_found_by_their_names() -> None:
-    values = parse_metrics((LOGS / "metrics.txt").read_text(encoding="utf-8"), STATE.read)
-    assert (values[STATE.running], values[STATE.waiting], values["sglang:token_usage"]) == (0.0, 0.0, 0.0)
+    values = parse_metrics((LOGS / "metrics.txt").read_text(encoding="utf-8"), METRICS)
+    assert (values[METRICS.running], values[METRICS.waiting], values["sglang:token_usage"]) == (0.0, 0.0, 0.0)
     assert values["sglang:prompt_tokens_total"] == 18 + 6
-    facts = with_metrics(ServerFacts(), {"sglang:prompt_tokens_total": 18.0}, values, [0.1, 0.3])
+    facts = with_benchmark_metrics(
+        with_acceptance(ServerFacts(), values), {"sglang:prompt_tokens_total": 18.0}, values, [0.1, 0.3], METRICS
+    )
     assert (facts.prefix_hit_rate, facts.preemptions) == (0.0, 0.0)
     assert facts.queue_time_mean_s == pytest.approx(0.0021911909999516865 / 3)
     assert (facts.kv_usage_max, facts.kv_usage_mean) == (0.3, 0.2)
@@ -114,11 +116,13 @@ def test_the_metrics_of_a_page_are_found_by_their_names() -> None:
 
 def test_the_acceptance_of_drafts_is_the_present_value() -> None:
     after = {"sglang:spec_accept_rate": 0.25, "sglang:spec_accept_length": 4.0}
-    facts = with_metrics(ServerFacts(), {}, after, [])
+    facts = with_acceptance(ServerFacts(), after)
     assert (facts.spec_acceptance_rate, facts.spec_tokens_per_draft) == (0.25, 3.0)
 
 
 def test_a_refusal_for_the_length_is_told_from_others() -> None:
     refused = "Requested token count exceeds the model's maximum context length of 20 tokens. You requested 32"
-    assert length_problem(f"HTTP 400: {refused}") == refused.partition(".")[0]
-    assert length_problem("HTTP 400: bad") is None
+    found = TOO_LONG.search(f"HTTP 400: {refused}")
+    assert found is not None
+    assert found[0] == refused.partition(".")[0]
+    assert TOO_LONG.search("HTTP 400: bad") is None

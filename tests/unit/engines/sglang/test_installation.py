@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_python_that_cannot_run_is_refused(name: str, rule: str, tmp_path: Pat
 
 def test_the_installation_is_that_of_the_python(python: Path) -> None:
     found = installation(python)
-    assert (found.python, found.version, found.packages) == (python, "0.5.23", frozenset())
+    assert (found.executable, found.version, found.packages) == (python, "0.5.23", frozenset())
 
 
 def test_a_python_without_sglang_and_a_program_that_is_none_are_refused() -> None:
@@ -53,7 +54,7 @@ def test_an_import_that_fails_leaves_the_flags_unknown(python: Path, tmp_path: P
     broken = installation(python)
     assert broken.flags(tmp_path) is not None
     assert broken.flags(tmp_path) == broken.flags(tmp_path)
-    assert type(broken)(Path("/bin/false"), "0", frozenset()).flags(tmp_path) is None
+    assert replace(broken, python=Path("/bin/false"), version="0").flags(tmp_path) is None
 
 
 def test_ordinary_tokens_are_those_that_were_not_added(model: Path) -> None:

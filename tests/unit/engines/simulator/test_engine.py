@@ -16,8 +16,8 @@ from search_spaces import hardware_named
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.server.failures import classify
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
+from tuner.engines.vllm.texts import classify
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.testing.engine import EngineContract

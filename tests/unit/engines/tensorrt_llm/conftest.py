@@ -1,32 +1,15 @@
-"""A fake TensorRT-LLM, and a made model's folder."""
+"""A fake TensorRT-LLM."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.tensorrt_llm_program import write_program
 
-VOCABULARY = {f"t{number}": number for number in range(40)}
-
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `trtllm-serve` of the fake."""
     return write_program(tmp_path_factory.mktemp("venv") / "bin")
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A model's folder: a config and a tokenizer with 40 ordinary tokens and a special one."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 41, **shape}
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32768}), encoding="utf-8")
-    added = [{"id": 40, "content": "<end>", "special": True}]
-    tokenizer = {"model": {"type": "BPE", "vocab": {**VOCABULARY, "<end>": 40}}, "added_tokens": added}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    return folder

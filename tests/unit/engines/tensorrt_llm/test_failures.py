@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from records.trials import FailureKind, Phase, ServerFacts
-from tuner.engines.server.metrics import parse_metrics
-from tuner.engines.tensorrt_llm.engine import STATE, classify, facts_from_log, length_problem, with_metrics
+from tuner.engines.server.metrics import parse_metrics, with_benchmark_metrics
+from tuner.engines.tensorrt_llm.engine import METRICS, TOO_LONG, classify, facts_from_log
 
 K = FailureKind
 WORKER = (
@@ -84,8 +84,10 @@ LENGTH = "The sum of prompt length (4000) and query length (0) max_tokens (20) s
 
 @pytest.mark.parametrize("problem", [TOKENS, LENGTH])
 def test_a_refusal_for_the_length_is_told_from_others(problem: str) -> None:
-    assert length_problem(f'HTTP 400: {{"object":"error","message":"{problem}","code":400}}') == problem
-    assert length_problem("HTTP 400: bad") is None
+    found = TOO_LONG.search(f'HTTP 400: {{"object":"error","message":"{problem}","code":400}}')
+    assert found is not None
+    assert found[0] == problem
+    assert TOO_LONG.search("HTTP 400: bad") is None
 
 
 def test_the_facts_of_a_start_are_those_of_the_last_allocation() -> None:
@@ -113,16 +115,17 @@ def test_metrics_are_differences_and_what_a_version_lacks_is_none() -> None:
             'trtllm_kv_cache_utilization{pid="2"} 0.5',
         ]
     )
-    after = parse_metrics(page, STATE.read)
+    after = parse_metrics(page, METRICS)
     assert after["trtllm_kv_cache_utilization"] == 0.5
     before = {"trtllm_kv_cache_reused_blocks_total": 10.0, "trtllm_kv_cache_missed_blocks_total": 30.0}
-    facts = with_metrics(ServerFacts(), before, after, [0.25, 0.75])
+    facts = with_benchmark_metrics(ServerFacts(), before, after, [0.25, 0.75], METRICS)
     assert facts.prefix_hit_rate == 20 / 80
     assert (facts.queue_time_mean_s, facts.spec_acceptance_rate) == (0.5, 0.25)
     assert (facts.kv_usage_max, facts.kv_usage_mean) == (0.75, 0.5)
     assert (facts.preemptions, facts.spec_tokens_per_draft) == (None, None)
-    assert with_metrics(ServerFacts(), {}, {}, []) == ServerFacts()
+    assert with_benchmark_metrics(ServerFacts(), {}, {}, [], METRICS) == ServerFacts()
 
 
 def test_blocks_that_were_never_reused_are_none_of_all() -> None:
-    assert with_metrics(ServerFacts(), {}, {"trtllm_kv_cache_missed_blocks_total": 8.0}, []).prefix_hit_rate == 0.0
+    after = {"trtllm_kv_cache_missed_blocks_total": 8.0}
+    assert with_benchmark_metrics(ServerFacts(), {}, after, [], METRICS).prefix_hit_rate == 0.0

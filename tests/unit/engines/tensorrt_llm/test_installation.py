@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.tensorrt_llm_program import VERSION
-from tuner.engines.tensorrt_llm.engine import Installation, find_server, installation, listed_name, token_tools
+from tuner.engines.tensorrt_llm.engine import find_server, installation, listed_name, token_tools
 from tuner.errors import SettingError, TrialFailed, UserError
 from tuner.processes.records import ProcessRecords
 
@@ -36,7 +37,7 @@ def test_the_installation_is_that_of_the_script_s_python(program: Path, tmp_path
     found = installation(program)
     python = program.with_name("python")
     assert (found.executable, found.python, found.version) == (program, python, VERSION)
-    assert Installation(program, Path("/bin/false"), "0", frozenset()).flags(tmp_path) is None
+    assert replace(found, python=Path("/bin/false"), version="0").flags(tmp_path) is None
 
 
 def test_another_program_and_a_python_without_the_package_are_refused(tmp_path: Path) -> None:
@@ -59,9 +60,11 @@ def test_prompts_are_ordinary_tokens_and_a_text_that_cannot_be_tokenized_is_a_fa
     model: Path, tmp_path: Path
 ) -> None:
     tools = token_tools(str(model), ProcessRecords(tmp_path / "records"))
-    assert tools._tokens == list(range(40))
+    assert tools._tokens == [number for number in range(40) if number != 3]
     (model / "tokenizer.json").unlink()
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"requests": [{"shared": [], "prompt": "a text"}]}', encoding="utf-8")
     with pytest.raises(TrialFailed) as caught:
-        tools.tokenize("a text", True)
+        tools.prompts(plan, tmp_path / "log")
     assert caught.value.failure.kind == "environment_broken"
     assert "the user's prompts cannot be tokenized: there is no tokenizer.json" in caught.value.failure.message

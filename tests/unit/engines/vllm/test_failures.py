@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from records.trials import Culprit, FailureKind, Phase
-from tuner.engines.server.failures import EVIDENCE_LINES, classify, error_summary, read_log
-from tuner.engines.vllm.engine import facts_from_log
+from tuner.engines.server.failures import EVIDENCE_LINES, error_summary, read_log
+from tuner.engines.vllm.texts import classify, facts_from_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 K = FailureKind

@@ -26,7 +26,7 @@ DUMP = [
     entry("--max-model-len", type="human_readable_int_or_auto"),
     entry("--hf-token", nargs="?"),
 ]
-FLAGS = flags_from_dump(DUMP)
+FLAGS = flags_from_dump(DUMP, "vLLM")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_names_contains_every_name_of_each_flag() -> None:
 
 def test_a_dump_is_cached_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "vllm" / "flags.json"
-    assert load_flags(path) is None
+    assert load_flags(path, "vLLM") is None
     write_dump(path, {"flags": DUMP, "platform": "cpu"})
-    assert load_flags(path) == FLAGS
+    assert load_flags(path, "vLLM") == FLAGS
     path.write_text("{")
-    assert load_flags(path) is None
+    assert load_flags(path, "vLLM") is None

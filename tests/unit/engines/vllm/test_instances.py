@@ -20,6 +20,7 @@ from tuner.engines.server.metrics import parse_metrics
 from tuner.engines.vllm import instances
 from tuner.engines.vllm.instances import free_ports, shares_of
 from tuner.engines.vllm.kind import LAUNCHER
+from tuner.engines.vllm.texts import METRICS
 
 PATIENCE_S = 120.0
 """Longer than anything takes on a busy machine."""
@@ -129,7 +130,7 @@ def test_requests_are_spread_and_metrics_are_summed(deployment: Deployment) -> N
         assert reply.status_code == 200
     page = deployment.get("/metrics")
     assert page is not None
-    assert parse_metrics(page.text)["vllm:num_requests_running"] == 0.0
+    assert parse_metrics(page.text, METRICS)["vllm:num_requests_running"] == 0.0
     names = [line.partition("{")[0] for line in page.text.splitlines()]
     assert names.count("vllm:num_requests_running") == 2
     models = deployment.get("/v1/models")

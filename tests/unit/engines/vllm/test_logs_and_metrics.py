@@ -10,8 +10,9 @@ import pytest
 
 from records.trials import ServerFacts
 from tests.fakes.raw_server import answering
-from tuner.engines.server.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
-from tuner.engines.vllm.engine import facts_from_log
+from tuner.engines.server.metrics import parse_metrics, scrape, with_benchmark_metrics
+from tuner.engines.sglang.engine import METRICS as SGLANG
+from tuner.engines.vllm.texts import METRICS, facts_from_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 
@@ -62,7 +63,7 @@ process_open_fds 34.0
 
 
 def test_counters_are_summed_and_gauges_are_not() -> None:
-    assert parse_metrics(PAGE) == {
+    assert parse_metrics(PAGE, METRICS) == {
         "vllm:num_preemptions_total": 7.0,
         "vllm:kv_cache_usage_perc": 0.5,
         "vllm:request_queue_time_seconds_sum": 1.5,
@@ -77,7 +78,7 @@ vllm:num_preemptions_total
 vllm:num_preemptions_total_of_another_kind 5.0
 vllm:num_preemptions_total{engine="1"} 2.0 1395066363000
 """
-    assert parse_metrics(page) == {"vllm:num_preemptions_total": 2.0}
+    assert parse_metrics(page, METRICS) == {"vllm:num_preemptions_total": 2.0}
 
 
 def test_metrics_cover_the_time_between_the_scrapes_only() -> None:
@@ -101,7 +102,7 @@ def test_metrics_cover_the_time_between_the_scrapes_only() -> None:
         "vllm:spec_decode_num_draft_tokens_total": 80.0,
         "vllm:spec_decode_num_accepted_tokens_total": 60.0,
     }
-    facts = with_benchmark_metrics(ServerFacts(kv_cache_tokens=7), before, after, [0.1, 0.3])
+    facts = with_benchmark_metrics(ServerFacts(kv_cache_tokens=7), before, after, [0.1, 0.3], METRICS)
     assert facts == ServerFacts(
         kv_cache_tokens=7,
         preemptions=2.0,
@@ -120,18 +121,17 @@ def test_offloaded_tokens_are_hits_too() -> None:
         "vllm:prefix_cache_hits_total": 1000.0,
         "vllm:external_prefix_cache_hits_total": 500.0,
     }
-    assert with_benchmark_metrics(ServerFacts(), {}, after, []) == ServerFacts(prefix_hit_rate=0.75)
+    assert with_benchmark_metrics(ServerFacts(), {}, after, [], METRICS) == ServerFacts(prefix_hit_rate=0.75)
 
 
 def test_a_counter_that_did_not_move_has_no_rate() -> None:
     same = {"vllm:prefix_cache_queries_total": 9.0, "vllm:prefix_cache_hits_total": 3.0}
-    facts = with_benchmark_metrics(ServerFacts(), same, same, [])
+    facts = with_benchmark_metrics(ServerFacts(), same, same, [], METRICS)
     assert facts == ServerFacts()
 
 
 def test_a_server_that_is_gone_has_no_metrics(free_port: int) -> None:
-    assert scrape("127.0.0.1", free_port) is None
-    assert KV_USAGE == "vllm:kv_cache_usage_perc"
+    assert scrape("127.0.0.1", free_port, METRICS) is None
 
 
 PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
@@ -141,33 +141,33 @@ LINE = b'vllm:num_preemptions_total{engine="0"} 1.0\n'
 def test_a_page_of_80_mb_is_not_read() -> None:
     with answering(PAGE_HEAD + b"Content-Length: 80000000\r\n\r\n", itertools.repeat(LINE * 1000)) as port:
         begun = time.monotonic()
-        assert scrape("127.0.0.1", port) is None
+        assert scrape("127.0.0.1", port, METRICS) is None
         assert time.monotonic() - begun < 15
 
 
 def test_a_page_without_an_end_is_not_read() -> None:
     with answering(PAGE_HEAD + b"\r\n", itertools.repeat(LINE * 1000)) as port:
-        assert scrape("127.0.0.1", port) is None
+        assert scrape("127.0.0.1", port, METRICS) is None
 
 
 def test_a_page_of_another_type_is_not_read() -> None:
     with answering(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 43\r\n\r\n" + LINE) as port:
-        assert scrape("127.0.0.1", port) is None
+        assert scrape("127.0.0.1", port, METRICS) is None
 
 
 def test_a_page_of_vllm_is_read() -> None:
     with answering(PAGE_HEAD + b"Content-Length: %d\r\n\r\n" % len(LINE) + LINE) as port:
-        assert scrape("127.0.0.1", port) == {"vllm:num_preemptions_total": 1.0}
+        assert scrape("127.0.0.1", port, METRICS) == {"vllm:num_preemptions_total": 1.0}
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e999"])
 def test_a_value_that_is_not_finite_is_ignored(value: str) -> None:
-    assert parse_metrics(f"vllm:num_preemptions_total {value}\n") == {}
+    assert parse_metrics(f"vllm:num_preemptions_total {value}\n", METRICS) == {}
 
 
 def test_ratios_that_overflow_are_none() -> None:
     after = {"vllm:prefix_cache_queries_total": 5e-324, "vllm:prefix_cache_hits_total": 1e308}
-    assert with_benchmark_metrics(ServerFacts(), {}, after, []) == ServerFacts()
+    assert with_benchmark_metrics(ServerFacts(), {}, after, [], METRICS) == ServerFacts()
 
 
 @pytest.mark.parametrize("number", [",", "9" * 400, "9" * 30])
@@ -191,4 +191,4 @@ def test_a_number_that_is_none_is_no_fact(number: str) -> None:
 def test_ranks_of_one_copy_count_once(labels: list[str], running: float) -> None:
     name = "sglang:num_running_reqs"
     page = "".join(f'{name}{{model_name="m",{each}}} 7.0\n' for each in labels)
-    assert parse_metrics(page.replace(",}", "}"), (name,)) == {name: running}
+    assert parse_metrics(page.replace(",}", "}"), SGLANG) == {name: running}

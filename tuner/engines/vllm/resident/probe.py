@@ -1,12 +1,11 @@
-"""Print as JSON vLLM's version and the optional packages that are installed beside it, without importing them."""
+"""What `tuner/engines/server/probe.py` asks of vLLM. vLLM's Python runs it, and it does not import vLLM."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import json
 import os
-import sys
+
+DISTRIBUTION = "vllm"
 
 PACKAGES = (
     "arctic_inference",
@@ -28,36 +27,12 @@ BUNDLED = ("deep_gemm",)
 """Packages of which vLLM's wheel may bring a copy, in `vllm/third_party`; vLLM prefers the installed one."""
 
 
-def installed(name: str, vllm: str | None) -> bool:
-    """Return whether vLLM can import a package: from its environment, or its own copy. `vllm` is the file of vLLM."""
+def installed(name: str) -> bool:
+    """Return whether vLLM can import a package: from its environment, or its own copy."""
     if importlib.util.find_spec(name) is not None:
         return True
-    # Looking for the module `vllm.third_party.NAME` would import vLLM, which takes seconds.
-    copy = os.path.join(os.path.dirname(vllm or ""), "third_party", name, "__init__.py")
-    return vllm is not None and name in BUNDLED and os.path.isfile(copy)
-
-
-def version(name: str) -> str | None:
-    """Return the version of a distribution; None if it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def main() -> None:
     spec = importlib.util.find_spec("vllm")
-    vllm = None if spec is None else spec.origin
-    found = [name for name in PACKAGES if installed(name, vllm)]
-    result = {
-        "version": version("vllm"),
-        "torch": version("torch"),
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "vllm": vllm,
-        "packages": found,
-    }
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()
+    if name not in BUNDLED or spec is None or spec.origin is None:
+        return False
+    # Looking for the module `vllm.third_party.NAME` would import vllm, which takes seconds.
+    return os.path.isfile(os.path.join(os.path.dirname(spec.origin), "third_party", name, "__init__.py"))
