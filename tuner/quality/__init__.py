@@ -1,8 +1,7 @@
 """Whether a configuration keeps the model's answers: what a server answers, and how two servers' answers compare.
 
-- `texts`, `task`: what is asked: fixed texts, and the user's questions.
+- `task`, `harness`: what is asked: the user's questions, or tasks of lm-evaluation-harness.
 - `ask`: one server's token probabilities and answers.
-- `weights`: the identity of a checkpoint.
-- `examiner`: starts servers, asks each variant once, and keeps what they answered in the database.
-- `tripwire`, `pairs`, `result`: the comparison of a candidate with the reference.
+- `examiner`: starts servers, asks each variant once, keeps what they answered in the database, and tells the result.
+- `compare`: the comparison of a candidate with the reference.
 """

@@ -11,15 +11,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from records.answers import AnswersKey, AnswersRecord
 from records.trials import Failure, StudyRecord, TrialKind, TrialRecord
 from search_spaces import ENGINE
 from storage.store import Store
 from tuner.cancellation import CancelToken
-from tuner.engines.base import EngineInfo, Server
-from tuner.engines.server.traffic import Job
 from tuner.errors import TrialFailed
 from tuner.hub import cached_config
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
@@ -29,6 +27,9 @@ from tuner.quality.task import Task, outcome
 from tuner.scoring.goals import Slo
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
+
+if TYPE_CHECKING:  # the records of checked answers are read where no server is started
+    from tuner.engines.vllm.engine import VllmEngine
 
 _LEFT_OUT = {".md", ".png", ".jpg", ".gitattributes", ".gitignore"}
 
@@ -98,34 +99,6 @@ class ExamFailed(Exception):
         self.failure, self.log = failure, log
 
 
-class AnsweringServer(Server, Protocol):
-    """A server on this machine that can be asked."""
-
-    @property
-    def port(self) -> int:
-        """The port on 127.0.0.1."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that its API requires."""
-
-
-class AnsweringEngine(Protocol):
-    """An engine whose servers can be asked: vLLM, not its simulation."""
-
-    def info(self) -> EngineInfo:
-        """Return the installation."""
-
-    def check(self, spec: TrialSpec) -> Failure | None:
-        """Return why the configuration cannot work, see `Engine`."""
-
-    def launch(self, spec: TrialSpec, limits: Limits) -> AnsweringServer:
-        """Start a server, see `Engine`."""
-
-    def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
-        """Start another program. It is recorded, so that the watchdog ends it with a killed driver."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """What a server serves, as far as it may change the answers: the checkpoint, flags and environment variables."""
@@ -157,7 +130,7 @@ class Examiner:
 
     def __init__(
         self,
-        engine: AnsweringEngine,
+        engine: VllmEngine,
         device: str,
         store: Store,
         folder: Path,
@@ -231,9 +204,7 @@ class Examiner:
             server = self._engine.launch(spec, spec.limits)
             try:
                 server.wait_ready(self._cancelled)
-                target = Target(
-                    f"http://127.0.0.1:{server.port}/v1/completions", variant.model.served_name, server.headers
-                )
+                target = Target(f"{server.url}/v1/completions", variant.model.served_name, server.headers)
                 return self._answers_of(target, variant, spec.artifacts)
             finally:
                 server.stop()
