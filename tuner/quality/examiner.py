@@ -23,62 +23,13 @@ from tuner.hub import cached_config
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
 from tuner.quality.compare import Pairs, Tripwire, compare_positions, pair
 from tuner.quality.harness import HarnessTask
-from tuner.quality.task import Task, outcome
+from tuner.quality.task import Task, right_answers
 from tuner.scoring.goals import Slo
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
 if TYPE_CHECKING:  # the records of checked answers are read where no server is started
     from tuner.engines.vllm.engine import VllmEngine
-
-_LEFT_OUT = {".md", ".png", ".jpg", ".gitattributes", ".gitignore"}
-
-
-def weights_digest(model: str) -> str:
-    """Return a digest of a model's files, or of the name of a hub model that is not on this machine.
-
-    Files of the hub's cache are links to files that are named by their digest; other files are read whole.
-    """
-    folder = Path(os.path.expanduser(model))
-    config = folder / "config.json" if folder.is_dir() else cached_config(model)
-    if config is None:
-        return sha256(model.encode()).hexdigest()
-    files = sorted(file for file in config.parent.iterdir() if file.is_file() and file.suffix not in _LEFT_OUT)
-    lines = [f"{file.name} {_file(file.resolve(), *_state(file))}" for file in files]
-    return sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _state(file: Path) -> tuple[int, int]:
-    stat = file.stat()
-    return stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=4096)
-def _file(path: Path, size: int, modified: int) -> str:
-    """Return the digest of one file; of its size and time of change, it depends for the cache only."""
-    if path.parent.name == "blobs":
-        return path.name
-    with path.open("rb") as content:
-        return file_digest(content, "sha256").hexdigest()
-
-
-TASK_TEXTS = 32
-"""How many questions of a task are texts, each with its right answer."""
-
-_FILE = Path(__file__).with_name("texts.txt")
-
-
-def built_in_texts() -> tuple[str, ...]:
-    """Return the fixed texts of the tuner: prose, code, data, dialogue, numbers, three languages."""
-    return tuple(_FILE.read_text(encoding="utf-8").strip().split("\n%\n"))
-
-
-def texts_of(task: Task | HarnessTask | None) -> tuple[str, ...]:
-    """Return the texts: the first questions of a file with their right answers, else the built-in texts."""
-    if not isinstance(task, Task):
-        return built_in_texts()
-    return tuple(each.prompt + each.answer for each in task.questions[:TASK_TEXTS])
-
 
 SMALL_BATCHES = {"--max-num-seqs": "4", "--max-num-batched-tokens": "1024"}
 """Flags of a server that is examined, unless they are given: vLLM reserves no memory for a prompt's probabilities."""
@@ -220,7 +171,7 @@ class Examiner:
             answers["right"] = self._task.right(start, target, tokenizer, folder, self._cancelled)
         elif self._task is not None:
             texts = ask_questions(target, self._task.questions, self._cancelled)
-            answers["right"] = outcome(self._task.questions, texts)
+            answers["right"] = right_answers(self._task.questions, texts)
         return answers
 
     def _spec(self, variant: Variant, artifacts: Path) -> TrialSpec:
@@ -235,6 +186,55 @@ def _existing(file: Path) -> Path | None:
 
 def _given(flag: str, argv: tuple[str, ...]) -> bool:
     return any(word.split("=")[0].replace("_", "-") == flag for word in argv)
+
+
+_LEFT_OUT = {".md", ".png", ".jpg", ".gitattributes", ".gitignore"}
+
+
+def weights_digest(model: str) -> str:
+    """Return a digest of a model's files, or of the name of a hub model that is not on this machine.
+
+    Files of the hub's cache are links to files that are named by their digest; other files are read whole.
+    """
+    folder = Path(os.path.expanduser(model))
+    config = folder / "config.json" if folder.is_dir() else cached_config(model)
+    if config is None:
+        return sha256(model.encode()).hexdigest()
+    files = sorted(file for file in config.parent.iterdir() if file.is_file() and file.suffix not in _LEFT_OUT)
+    lines = [f"{file.name} {_file_digest(file.resolve(), *_state(file))}" for file in files]
+    return sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _state(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, size: int, modified: int) -> str:
+    """Return the digest of one file; of its size and time of change, it depends for the cache only."""
+    if path.parent.name == "blobs":
+        return path.name
+    with path.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
+
+
+TASK_TEXTS = 32
+"""How many questions of a task are texts, each with its right answer."""
+
+_TEXTS = Path(__file__).with_name("texts.txt")
+
+
+def built_in_texts() -> tuple[str, ...]:
+    """Return the fixed texts of the tuner: prose, code, data, dialogue, numbers, three languages."""
+    return tuple(_TEXTS.read_text(encoding="utf-8").strip().split("\n%\n"))
+
+
+def texts_of(task: Task | HarnessTask | None) -> tuple[str, ...]:
+    """Return the texts: the first questions of a file with their right answers, else the built-in texts."""
+    if not isinstance(task, Task):
+        return built_in_texts()
+    return tuple(each.prompt + each.answer for each in task.questions[:TASK_TEXTS])
 
 
 FORMAT_FLAGS = frozenset(

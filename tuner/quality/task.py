@@ -148,6 +148,6 @@ def _wrong(path: str, number: int, what: str) -> SettingError:
     return SettingError("quality_task", path, f"line {number} {what}", _REMEDY)
 
 
-def outcome(questions: Sequence[Question], texts: Sequence[str]) -> list[bool]:
+def right_answers(questions: Sequence[Question], texts: Sequence[str]) -> list[bool]:
     """Return which answers are right."""
     return [question.right(text) for question, text in zip(questions, texts, strict=True)]

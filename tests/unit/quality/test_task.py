@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.quality.examiner import built_in_texts, texts_of
-from tuner.quality.task import Question, outcome, read_task
+from tuner.quality.task import Question, read_task, right_answers
 
 
 def written(folder: Path, text: str) -> str:
@@ -76,5 +76,5 @@ def test_the_built_in_texts_are_short() -> None:
 def test_a_regex_that_needs_too_long_is_the_users_mistake(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.quality.task.REGEX_S", 0.05)
     with pytest.raises(SettingError) as caught:
-        outcome([Question("", "4", regex)], ["a" * 10_000])
+        right_answers([Question("", "4", regex)], ["a" * 10_000])
     assert "needs more than 0.05 s for one answer; write it without repeats within repeats" in str(caught.value)
