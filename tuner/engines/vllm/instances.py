@@ -36,137 +36,6 @@ from search_spaces.render import INSTANCES, gpus_of
 from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
 from tuner.gpu import devices
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-MEMORY = "--gpu-memory-utilization"
-DEFAULT_MEMORY = 0.9
-"""vLLM's default share of a GPU's memory, up to 0.19; later versions take 0.92."""
-
-CPU_MEMORY, CPU_CORES = "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"
-DEFAULT_CPU_GIB = 4.0
-
-
-@dataclass(frozen=True)
-class Share:
-    """One instance: the arguments of `vllm`, its variables, and whether it starts before the next one does."""
-
-    words: tuple[str, ...]
-    environment: dict[str, str] = field(default_factory=dict)
-    alone: bool = False
-
-
-def shares_of(count: int, words: Sequence[str], environment: Mapping[str, str]) -> list[Share]:
-    """Return what each of `count` instances gets.
-
-    Args:
-        count: of the instances.
-        words: arguments of `vllm`.
-        environment: CUDA_VISIBLE_DEVICES names the GPUs; without it there are none.
-    """
-    gpus = [each for each in environment.get(VISIBLE, "").split(",") if each]
-    if count == 1:
-        return [Share(tuple(words))]
-    if not gpus:
-        return [_on_cpu(index, count, words, environment) for index in range(count)]
-    size = gpus_of(words)
-    groups = [gpus[first : first + size] for first in range(0, len(gpus) - size + 1, size)] or [gpus]
-    found = []
-    for index in range(count):
-        place = index % len(groups)
-        sharing = len(range(place, count, len(groups)))
-        own = {VISIBLE: ",".join(groups[place])}
-        found.append(Share(_with_memory(words, sharing), own, alone=sharing > 1))
-    return found
-
-
-def _with_memory(words: Sequence[str], sharing: int) -> tuple[str, ...]:
-    """Return the arguments with an equal part of the GPU's memory."""
-    if sharing == 1:
-        return tuple(words)
-    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument(MEMORY, "--" + MEMORY[2:].replace("-", "_"), type=float, default=DEFAULT_MEMORY)
-    given, rest = parser.parse_known_args(words)
-    return (*rest, MEMORY, f"{given.gpu_memory_utilization / sharing:.4g}")
-
-
-def _on_cpu(index: int, count: int, words: Sequence[str], environment: Mapping[str, str]) -> Share:
-    gib = float(environment.get(CPU_MEMORY) or DEFAULT_CPU_GIB) / count
-    own = {CPU_MEMORY: str(max(round(gib), 1))}
-    cores = sorted(os.sched_getaffinity(0))
-    if CPU_CORES not in environment and len(cores) >= count:
-        part = cores[index * len(cores) // count : (index + 1) * len(cores) // count]
-        own[CPU_CORES] = ",".join(str(core) for core in part)
-    return Share(tuple(words), own)
-
-
-def find_haproxy() -> str | None:
-    """Return the path of HAProxy; None without one. Debian installs it where the PATH of a user does not look."""
-    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
-    return shutil.which("haproxy", path=os.pathsep.join(folders))
-
-
-TIMEOUT_S = 5.0
-
-
-def fetched(host: str, port: int, path: str) -> tuple[int, bytes] | None:
-    """Return status and body of a GET; None if there is no answer within `TIMEOUT_S` seconds."""
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-
-
-def healthy(host: str, port: int) -> bool:
-    """Return whether a server answers `/health` with 200."""
-    reply = fetched(host, port, "/health")
-    return reply is not None and reply[0] == 200
-
-
-def joined_metrics(host: str, ports: Sequence[int]) -> bytes:
-    """Return the samples of all instances, without comments; a reader sums those of one name, as over labels."""
-    pages = [reply[1] for port in ports if (reply := fetched(host, port, "/metrics")) is not None and reply[0] == 200]
-    lines = [line for page in pages for line in page.splitlines() if line and not line.startswith(b"#")]
-    return b"\n".join(lines) + b"\n"
-
-
-@contextmanager
-def watching(host: str, ports: Sequence[int]) -> Iterator[int]:
-    """Answer `/health` and `/metrics` for the instances on a port of this machine, which is returned."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._send(200, joined_metrics(host, ports))
-            elif self.path == "/health":
-                self._send(200 if all(healthy(host, port) for port in ports) else 503, b"")
-            else:
-                self._send(404, b"")
-
-        def _send(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Write no access log."""
-
-    server = ThreadingHTTPServer((host, 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="watch", daemon=True)
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 HOST = "127.0.0.1"
 END_S = 25.0
 """Seconds that the instances have to end, before they are killed."""
@@ -322,6 +191,11 @@ def _end(number: int, _: FrameType | None) -> None:
     raise Ended(0)
 
 
+def _refused(text: str) -> int:
+    print(f"{LAUNCHER}: {text}", file=sys.stderr)
+    return 2
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine on which nothing listens."""
     with ExitStack() as stack:
@@ -331,9 +205,135 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _refused(text: str) -> int:
-    print(f"{LAUNCHER}: {text}", file=sys.stderr)
-    return 2
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+MEMORY = "--gpu-memory-utilization"
+DEFAULT_MEMORY = 0.9
+"""vLLM's default share of a GPU's memory, up to 0.19; later versions take 0.92."""
+
+CPU_MEMORY, CPU_CORES = "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"
+DEFAULT_CPU_GIB = 4.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """One instance: the arguments of `vllm`, its variables, and whether it starts before the next one does."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    alone: bool = False
+
+
+def shares_of(count: int, words: Sequence[str], environment: Mapping[str, str]) -> list[Share]:
+    """Return what each of `count` instances gets.
+
+    Args:
+        count: of the instances.
+        words: arguments of `vllm`.
+        environment: CUDA_VISIBLE_DEVICES names the GPUs; without it there are none.
+    """
+    gpus = [each for each in environment.get(VISIBLE, "").split(",") if each]
+    if count == 1:
+        return [Share(tuple(words))]
+    if not gpus:
+        return [_on_cpu(index, count, words, environment) for index in range(count)]
+    size = gpus_of(words)
+    groups = [gpus[first : first + size] for first in range(0, len(gpus) - size + 1, size)] or [gpus]
+    found = []
+    for index in range(count):
+        place = index % len(groups)
+        sharing = len(range(place, count, len(groups)))
+        own = {VISIBLE: ",".join(groups[place])}
+        found.append(Share(_with_memory(words, sharing), own, alone=sharing > 1))
+    return found
+
+
+def _with_memory(words: Sequence[str], sharing: int) -> tuple[str, ...]:
+    """Return the arguments with an equal part of the GPU's memory."""
+    if sharing == 1:
+        return tuple(words)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument(MEMORY, "--" + MEMORY[2:].replace("-", "_"), type=float, default=DEFAULT_MEMORY)
+    given, rest = parser.parse_known_args(words)
+    return (*rest, MEMORY, f"{given.gpu_memory_utilization / sharing:.4g}")
+
+
+def _on_cpu(index: int, count: int, words: Sequence[str], environment: Mapping[str, str]) -> Share:
+    gib = float(environment.get(CPU_MEMORY) or DEFAULT_CPU_GIB) / count
+    own = {CPU_MEMORY: str(max(round(gib), 1))}
+    cores = sorted(os.sched_getaffinity(0))
+    if CPU_CORES not in environment and len(cores) >= count:
+        part = cores[index * len(cores) // count : (index + 1) * len(cores) // count]
+        own[CPU_CORES] = ",".join(str(core) for core in part)
+    return Share(tuple(words), own)
+
+
+def find_haproxy() -> str | None:
+    """Return the path of HAProxy; None without one. Debian installs it where the PATH of a user does not look."""
+    folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
+    return shutil.which("haproxy", path=os.pathsep.join(folders))
+
+
+TIMEOUT_S = 5.0
+
+
+def fetched(host: str, port: int, path: str) -> tuple[int, bytes] | None:
+    """Return status and body of a GET; None if there is no answer within `TIMEOUT_S` seconds."""
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def healthy(host: str, port: int) -> bool:
+    """Return whether a server answers `/health` with 200."""
+    reply = fetched(host, port, "/health")
+    return reply is not None and reply[0] == 200
+
+
+def joined_metrics(host: str, ports: Sequence[int]) -> bytes:
+    """Return the samples of all instances, without comments; a reader sums those of one name, as over labels."""
+    pages = [reply[1] for port in ports if (reply := fetched(host, port, "/metrics")) is not None and reply[0] == 200]
+    lines = [line for page in pages for line in page.splitlines() if line and not line.startswith(b"#")]
+    return b"\n".join(lines) + b"\n"
+
+
+@contextmanager
+def watching(host: str, ports: Sequence[int]) -> Iterator[int]:
+    """Answer `/health` and `/metrics` for the instances on a port of this machine, which is returned."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._send(200, joined_metrics(host, ports))
+            elif self.path == "/health":
+                self._send(200 if all(healthy(host, port) for port in ports) else 503, b"")
+            else:
+                self._send(404, b"")
+
+        def _send(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write no access log."""
+
+    server = ThreadingHTTPServer((host, 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def entry() -> NoReturn:
