@@ -10,7 +10,7 @@ START_S = 300
 
 CONTROL_STORE_S = 60
 """How long a part waits for each step of the control store. Nothing tells it that a control store has died; see
-`ray_watch` for a driver."""
+`ray_start.Watch` for a driver."""
 
 _PATIENCE = {
     "RAY_gcs_server_port_wait_time_s": str(START_S),  # `ray_head`, for the port of the control store

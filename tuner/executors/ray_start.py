@@ -1,11 +1,9 @@
 """Start a Ray of this command or join a cluster, and watch its central processes.
 
-Ray's core does not notice that its control store has ended: it waits for a minute and then aborts this process without
-a message. No call ends that wait, so a thread ends this process before, with a message.
-
-The processes of a local Ray are started by a program of their own (`ray_head`). Ray's core waits minutes for a control
-store that has ended, and then aborts its process without a message; here that program is ended and started again at
-once. Only the connection to a started Ray is made in this process, and watched (`ray_watch`). Call
+The processes of a local Ray are started by a program of their own (`ray_head`), which is ended and started again if a
+part of it ends. Only the connection to a started Ray is made in this process. Ray's core does not notice that its
+control store has ended: it waits for a minute and then aborts this process without a message. No call ends that wait,
+so a thread (`Watch`) ends this process before, with a message. Call
 `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 

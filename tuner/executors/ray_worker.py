@@ -1,10 +1,12 @@
 """One Ray worker: its actor class on one or several nodes, what the driver knows of it, and the files it brings.
 
+The first of several nodes has the worker (`RayWorker`); each other node has a `RankActor`, which runs a rank of the
+worker's servers.
+
 The driver writes a marker into the trial's folder before it submits the trial. A worker that does not find the marker
 works in a temporary folder of its own and returns the files as an archive.
 
-The first node has the worker; each other node has a `RankActor`, which runs a rank of the worker's servers. Call
-`tuner.executors.ray_environment.set_ray_environment` before this module is imported.
+Call `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def _converts(kind: type[int] | type[float], value: str) -> bool:
 
 
 def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str) -> ServeFlags:
-    """Return the flags of a parser's dump by `resident/helper.py`, without positional arguments."""
+    """Return the flags of a dump of a parser's actions, without positional arguments."""
     by_name: dict[str, Flag] = {}
     for entry in dump:
         names = tuple(str(name) for name in entry["names"])

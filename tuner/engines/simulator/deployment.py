@@ -200,21 +200,9 @@ def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], se
     The steps of the replicas follow one another in `received_s`, and the requests' segments are moved to the steps of
     their own replica. Counters are summed, and so are busy seconds, which servers on one GPU spend together.
     """
-    if len(replicas) == 1:
-        only = replicas[0]
-        received_s = np.array(only.trace.received_s)
-        return SimulatedRun(
-            requests,
-            received_s,
-            only.trace,
-            only.scheduler.counts,
-            only.time.seconds,
-            only.time.flops,
-            only.time.bytes,
-        )
     offset = 0
     for replica in replicas:
-        for request in replica.ended:
+        for request in replica.ended if offset else ():
             request.segments = replica.moved(request.segments, offset)
         offset += len(replica.trace.received_s)
     times = [replica.time for replica in replicas]

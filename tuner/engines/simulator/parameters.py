@@ -124,7 +124,7 @@ def parameters_digest() -> str:
 
 
 def documented_bands() -> Sequence[Mapping[str, Any]]:
-    """Return the error bands: `card`, `weights`, `rows` and the relative error of each metric (`error_bands.py`)."""
+    """Return the error bands: `card`, `weights`, `rows` and the relative error of each metric."""
     bands: Sequence[Mapping[str, Any]] = _document()["error_bands"]
     return bands
 
@@ -151,14 +151,14 @@ def find_error_bands(config: ServeConfig, *, instances: int = 1) -> ErrorBands:
         instances: equal servers behind a router.
     """
     if instances > 1 or config.parallel.gpus > 1 or config.servers_per_gpu > 1:
-        return _none("several GPUs or servers")
+        return _no_band("several GPUs or servers")
     weights, card = weights_of(config), config.card
     if config.speculation is not None:
-        return _none(f"drafts on one {card.name}")
+        return _no_band(f"drafts on one {card.name}")
     for entry in documented_bands():
         if (entry["card"], entry["weights"]) == (card.key, weights) and entry["rows"] >= LEAST_ROWS:
             return ErrorBands({name: value for name, value in entry.items() if isinstance(value, float)})
-    return _none(f"{_NAMES.get(weights, weights)} weights on one {card.name}")
+    return _no_band(f"{_NAMES.get(weights, weights)} weights on one {card.name}")
 
 
 def weights_of(config: ServeConfig) -> str:
@@ -166,5 +166,5 @@ def weights_of(config: ServeConfig) -> str:
     return config.quantization or _FULL
 
 
-def _none(what: str) -> ErrorBands:
+def _no_band(what: str) -> ErrorBands:
     return ErrorBands({}, f"too few measured rows for {what}: no error band")

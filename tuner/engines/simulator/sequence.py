@@ -1,7 +1,7 @@
 """Requests inside the engine: sequences, those that decode, how predictable answers are, and the work of a step.
 
-Every member gets one token a step. With a step counter t, three facts follow, so that a step costs the same whatever
-the number of members:
+Every member of a `DecodeSet` gets one token a step. With a step counter t, three facts follow, so that a step costs the
+same whatever the number of members:
 
 - the context of all members grows by their number each step;
 - a member needs a new block every `block_size` steps, whenever t ≡ -phase (mod block_size);

@@ -1,24 +1,5 @@
 """The time of one engine step: a roofline model of the card, the exchange between GPUs, and the host's scheduling.
 
-With t GPUs of a tensor parallel group, the bytes that each GPU moves for a tensor of n bytes are those of a ring
-(Patarasuk and Yuan, JPDC 2009), and NCCL's and vLLM's kernels reach a share of the link's bandwidth of one direction:
-
-    α          = all_reduce_us + all_reduce_gpu_us × t                   (× pcie_latency_factor over PCIe)
-    B          = link_gbs / 2 × nvlink_share or pcie_share
-    all-reduce = α + 2 (t - 1) / t × n / B
-    all-gather = α + (t - 1) / t × n / B
-    send       = α(2) + n / B                                            between two groups of layers
-
-A step has two all-reduces of tokens × hidden in each layer and one after the embedding, an all-gather of the logits,
-and a send of the hidden state and of the residual between two groups of layers. Nothing overlaps with arithmetic. A
-card without known link counts as one on PCIe Gen4 x16.
-
-    FLOP  = 2 linear tokens + 2 head sampled + 4 heads head_dim layers pairs
-    bytes = (linear and head bytes) steps + 2 layers kv_heads head_dim element_bytes context
-
-`linear` and `head` are parameters. A pair is a token that attention compares with one before it or itself; `context`
-counts the tokens of KV cache that decodes read, each of them a pair, too. A multiplication with an addition is 2 FLOP.
-
 On the card, kernels run one after another:
 
     card = linear layers + head + attention + kernels + sampling
@@ -41,7 +22,7 @@ Asynchronous scheduling overlaps the host with the step before it:
     period = host + max(card, launches)     without
 
 With tensor parallelism, the card's times are those of one GPU's part (`ServeConfig.shard`) and its collectives, one
-after another (`communication.py`). Sampling sees all logits. With p groups of layers (pipeline parallelism), the
+after another. Sampling sees all logits. With p groups of layers (pipeline parallelism), the
 sequences of a step go in b = min(p, sequences) equal batches through all groups, one group behind another:
 
     card = p × (linear layers + attention + kernels + collectives of one group and one batch) + b × (head + sampling)
@@ -51,6 +32,27 @@ launches each batch while others are on the card.
 
 If several servers share a GPU, its processes take turns: `sharing` servers with work each take that many times longer
 on the card (processor sharing), and not on the host.
+
+With t GPUs of a tensor parallel group, the bytes that each GPU moves for a tensor of n bytes are those of a ring
+(Patarasuk and Yuan, JPDC 2009), and NCCL's and vLLM's kernels reach a share of the link's bandwidth of one direction:
+
+    α          = all_reduce_us + all_reduce_gpu_us × t                   (× pcie_latency_factor over PCIe)
+    B          = link_gbs / 2 × nvlink_share or pcie_share
+    all-reduce = α + 2 (t - 1) / t × n / B
+    all-gather = α + (t - 1) / t × n / B
+    send       = α(2) + n / B                                            between two groups of layers
+
+A step has two all-reduces of tokens × hidden in each layer and one after the embedding, an all-gather of the logits,
+and a send of the hidden state and of the residual between two groups of layers. Nothing overlaps with arithmetic. A
+card without known link counts as one on PCIe Gen4 x16.
+
+Arithmetic and memory traffic of a step:
+
+    FLOP  = 2 linear tokens + 2 head sampled + 4 heads head_dim layers pairs
+    bytes = (linear and head bytes) steps + 2 layers kv_heads head_dim element_bytes context
+
+`linear` and `head` are parameters. A pair is a token that attention compares with one before it or itself; `context`
+counts the tokens of KV cache that decodes read, each of them a pair, too. A multiplication with an addition is 2 FLOP.
 
 All parameters are documented in `parameters.yaml`.
 """
