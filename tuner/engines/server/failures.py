@@ -1,12 +1,12 @@
 """Derive a typed `Failure` from a log, an exit code and a phase, by a table from texts to failure kinds.
 
-The texts are those of vLLM 0.15 to 0.32 and of the libraries below it, which SGLang and TensorRT-LLM use, too. A row
-that names phases applies only in those.
+The texts are those of the libraries that engines of Python have in common, and of what these engines took over from one
+another; an engine's own rows come before. A row that names phases applies only in those.
 
-A server of several Python processes, such as vLLM's, logs one failure several times: in the process where it happened,
-then in each parent, then in the API server with a text of its own. The first traceback after the first "failed to
-start" or "fatal error" is the cause; the later ones repeat it. Without such a line, the API server itself failed: its
-last traceback is the cause, and it handled the errors before.
+A server of several Python processes logs one failure several times: in the process where it happened, then in each
+parent, then in the API server with a text of its own. The first traceback after the first line of the `anchor`, such as
+"failed to start", is the cause; the later ones repeat it. Without such a line, the API server itself failed: its last
+traceback is the cause, and it handled the errors before.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ _OUT_OF_MEMORY = (
     r"CUBLAS_STATUS_ALLOC_FAILED",
     r"DefaultCPUAllocator: can't allocate memory",
     r"Cannot allocate memory",
-    r"is less than desired CPU memory",
-    r"less than requested memory for kv",
     r"Not enough memory (?:for|to)",
     r"CUDA driver error: out of memory",
     r"^(?:[\w.]*Array)?MemoryError\b",
@@ -114,8 +112,7 @@ _MODEL = (
     r"(?:config|tokenizer|index|params)\S*\.json\S* is not a valid JSON|It looks like the config file at",
     r"no config file found|Unrecognized model in|does not recognize this architecture|Unrecognized configuration class",
     r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
-    r"No model architectures are specified|Cannot find model module|has no vLLM implementation",
-    r"The Transformers implementation of .* is not compatible with vLLM",
+    r"No model architectures are specified|Cannot find model module",
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
     r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
@@ -158,11 +155,6 @@ _INTERCONNECT = (
 """The processes of a server do not reach each other."""
 
 CAUSES: tuple[FailurePattern, ...] = (
-    *rows(
-        FailureKind.GPU_BUSY,
-        r"Free memory on device .* is less than desired",
-        r"Error in memory profiling\. Initial free memory",
-    ),
     *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
@@ -188,21 +180,12 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Errno (?:28|122)\b|os error 28\b",
         message="no space left on disk",
     ),
-    *rows(
-        FailureKind.KV_CACHE_TOO_SMALL,
-        r"To serve at least one request with the models?'s max seq len",
-        r"No available memory for the cache blocks",
-        r"larger than the maximum number of tokens that can be stored in KV cache",
-    ),
-    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, r"Insufficient space in \S+ for CPU KV offload", phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         *_DEVICE,
         *_INTERCONNECT,
-        r"No package metadata was found for vllm",
-        r"No module named 'vllm",
         r"Cannot assign requested address",
         *_HUB,
         *_MODEL,

@@ -310,8 +310,7 @@ def _energy_at(readings: Sequence[Reading], times: Sequence[float], moment: floa
     return before + (value - before) * (moment - before_s) / (after_s - before_s)
 
 
-_HOME = "HOME"
-_FOLDERS = (
+_CACHE_FOLDERS = (
     ("VLLM_CACHE_ROOT", "", ".cache/vllm"),
     ("TRITON_CACHE_DIR", "", ".triton/cache"),
     ("TORCHINDUCTOR_CACHE_DIR", "", None),
@@ -349,9 +348,9 @@ class CompileCaches:
 
 def cache_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders of the caches, whether or not they exist; none lies in another one."""
-    home = environment.get(_HOME)
+    home = environment.get("HOME")
     found: set[Path] = set()
-    for variable, below, default in _FOLDERS:
+    for variable, below, default in _CACHE_FOLDERS:
         if environment.get(variable):
             found.add(Path(environment[variable], below))
         elif home and default:

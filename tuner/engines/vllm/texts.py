@@ -9,9 +9,9 @@ import math
 import re
 from functools import partial
 
-from records.trials import ServerFacts
+from records.trials import FailureKind, ServerFacts
 from tuner.engines.server import failures
-from tuner.engines.server.failures import CAUSES, CONSEQUENCES, LogTexts
+from tuner.engines.server.failures import CAUSES, CONSEQUENCES, LOADED, STARTING, LogTexts, rows
 from tuner.engines.server.metrics import MetricNames
 
 METRICS = MetricNames(
@@ -29,8 +29,42 @@ METRICS = MetricNames(
     accepted="vllm:spec_decode_num_accepted_tokens_total",
 )
 
+_OUT_OF_MEMORY = (
+    r"is less than desired CPU memory",
+    r"less than requested memory for kv",
+)
+
+OWN_CAUSES = (
+    *rows(
+        FailureKind.GPU_BUSY,
+        r"Free memory on device .* is less than desired",
+        r"Error in memory profiling\. Initial free memory",
+    ),
+    *rows(
+        FailureKind.KV_CACHE_TOO_SMALL,
+        r"To serve at least one request with the models?'s max seq len",
+        r"No available memory for the cache blocks",
+        r"larger than the maximum number of tokens that can be stored in KV cache",
+    ),
+    *rows(
+        FailureKind.OUT_OF_MEMORY_STARTUP,
+        r"Insufficient space in \S+ for CPU KV offload",
+        *_OUT_OF_MEMORY,
+        phases=STARTING,
+    ),
+    *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"No package metadata was found for vllm",
+        r"No module named 'vllm",
+        r"has no vLLM implementation",
+        r"The Transformers implementation of .* is not compatible with vLLM",
+    ),
+)
+"""For each causal line of a log, the first matching row applies; the shared rows follow."""
+
 TEXTS = LogTexts(
-    causes=CAUSES,
+    causes=(*OWN_CAUSES, *CAUSES),
     consequences=CONSEQUENCES,
     died=re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed"),
     prefix=re.compile(
