@@ -188,7 +188,7 @@ class RayExecutor:
         entry.spec, entry.since, entry.started_at = spec, time.monotonic(), datetime.now(UTC)
         carry = self._local is None
         if carry:
-            ray_worker.mark(spec.artifacts)
+            ray_worker.mark_folder(spec.artifacts)
         entry.reference = entry.actor.run.remote(spec, entry.device, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
@@ -258,7 +258,7 @@ class RayExecutor:
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
             self._start_actor(entry)
-        ray_worker.unmark(spec.artifacts)
+        ray_worker.unmark_folder(spec.artifacts)
         entry.free()
         return Finished(spec, outcome, entry.index)
 

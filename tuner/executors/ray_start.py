@@ -37,7 +37,7 @@ GRACE_S = 10.0
 """How long a driver may go on without them while it connects to Ray and requests its workers."""
 CALM_GRACE_S = 45.0
 """How long it may go on later, when it looks itself between its calls. Ray aborts it after 60 s."""
-POLL_S = 0.5
+WATCH_POLL_S = 0.5
 MESSAGE = "tuner: Ray's control store or raylet ended, and Ray does not go on; run the same command again"
 
 
@@ -45,7 +45,11 @@ class Watch:
     """Gives up, in a thread, once the central processes have ended and nobody has ended the watch."""
 
     def __init__(
-        self, runs: Callable[[], bool], give_up: Callable[[], None], grace_s: float = GRACE_S, poll_s: float = POLL_S
+        self,
+        runs: Callable[[], bool],
+        give_up: Callable[[], None],
+        grace_s: float = GRACE_S,
+        poll_s: float = WATCH_POLL_S,
     ) -> None:
         """Begin.
 
@@ -90,7 +94,7 @@ MOST_ATTEMPTS = 6
 (https://github.com/ray-project/ray/issues/65983), which a busy machine exceeds."""
 HEAD = (sys.executable, "-m", "tuner.executors.ray_head")
 CENTRAL_PROCESSES = ("gcs_server", "raylet")
-_POLL_S = 0.2
+_START_POLL_S = 0.2
 NOTICE_S = 30.0
 """Seconds between two messages about a wait."""
 
@@ -199,7 +203,7 @@ class LocalRay:
             if now - noticed > NOTICE_S:
                 noticed = now
                 _log.warning("waiting for Ray to start (%.0f s of at most %d s)", now - begun, START_S)
-            time.sleep(_POLL_S)
+            time.sleep(_START_POLL_S)
         self._central |= _children(head.pid, CENTRAL_PROCESSES)
         return (self.folder / ray_head.ADDRESS).read_text()
 

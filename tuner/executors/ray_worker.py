@@ -41,83 +41,7 @@ from tuner.processes.records import reap_orphans
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
 
-MARKER = ".driver"
-MAX_BYTES = 256 * 1024 * 1024
-"""Size of the files of one trial that are carried, before compression."""
-LEFT_OUT = "left_on_node.txt"
-"""A list of the files that were too large."""
-
 _log = logging.getLogger(__name__)
-
-
-def mark(folder: Path) -> None:
-    """Write the marker into a trial's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).touch()
-
-
-def unmark(folder: Path) -> None:
-    """Remove the marker."""
-    (folder / MARKER).unlink(missing_ok=True)
-
-
-def is_shared(folder: Path) -> bool:
-    """Return whether a worker uses the folder that the driver marked."""
-    return (folder / MARKER).exists()
-
-
-def pack(folder: Path, host: str) -> bytes:
-    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all.
-
-    Links are left out.
-    """
-    regular = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    files = sorted((path.stat().st_size, path) for path in regular)
-    buffer, total, left_out = io.BytesIO(), 0, []
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for size, path in files:
-            name = path.relative_to(folder).as_posix()
-            total += size
-            if total > MAX_BYTES:
-                left_out.append(f"{name}: {size} bytes, removed from {host}\n")
-                continue
-            archive.add(path, arcname=name)
-        if left_out:
-            text = "".join(left_out).encode()
-            entry = tarfile.TarInfo(LEFT_OUT)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text))
-    return buffer.getvalue()
-
-
-def bring_back(archive: bytes | None, folder: Path) -> None:
-    """Write the files of an archive, if there is one; a failure is logged, and the trial's outcome counts."""
-    if archive is None:
-        return
-    try:
-        unpack(archive, folder)
-    except (OSError, tarfile.TarError) as error:
-        _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
-
-
-def unpack(archive: bytes, folder: Path) -> None:
-    """Write the files of an archive into a trial's folder.
-
-    Raises:
-        OSError: if they cannot be written.
-        tarfile.TarError: for a name that leads out of the folder, a link, a device, or data that is no archive.
-    """
-    root = folder.resolve()
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
-        for entry in files:  # the filters of `extractall` are in 3.11.4, and Debian 12 has 3.11.2
-            path = (root / entry.name).resolve()
-            content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(root) else None
-            if content is None:
-                raise tarfile.TarError(f"{entry.name!r} is no file of this folder")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with content, path.open("wb") as file:
-                shutil.copyfileobj(content, file)
-
 
 MakeEngine = Callable[[int], Engine]
 """Builds a worker's engine from its slot; pickled to the actor."""
@@ -170,7 +94,7 @@ class RayWorker:
         folder = scratch.new_folder("trial")
         try:
             outcome = self._run(replace(spec, artifacts=folder), device)
-            files = pack(folder, os.uname().nodename)
+            files = pack_files(folder, os.uname().nodename)
             return WorkerResult(replace(outcome, artifacts=os.fspath(spec.artifacts)), files)
         finally:
             scratch.remove(folder)
@@ -243,10 +167,10 @@ class Slot:
         self.spec = self.reference = self.started_at = None
 
 
-START_S = 300.0
+RANK_START_S = 300.0
 """How long a node may take to start a rank: its actor starts, and its GPUs become free."""
 
-STOP_S = 60.0
+RANK_STOP_S = 60.0
 """How long a node may take to end a rank, beside the rank's own time."""
 
 
@@ -280,7 +204,7 @@ class RayNode:
 
     def start(self, rank: RankStart) -> Failure | None:
         try:
-            failure: Failure | None = ray.get(self._actor.start.remote(rank), timeout=START_S)
+            failure: Failure | None = ray.get(self._actor.start.remote(rank), timeout=RANK_START_S)
         except RayError as error:
             return Failure(FailureKind.WORKER_LOST, Phase.LAUNCH, f"it was lost: {first_line(error)}")
         self._end = None if failure is not None else self._actor.wait_end.remote()
@@ -301,7 +225,7 @@ class RayNode:
 
     def stopped(self) -> RankStopped:
         try:
-            stopped: RankStopped = ray.get(self._stop, timeout=self._grace_s + STOP_S)
+            stopped: RankStopped = ray.get(self._stop, timeout=self._grace_s + RANK_STOP_S)
         except RayError:
             return RankStopped(b"")
         finally:
@@ -370,3 +294,79 @@ def start_group(factory: MakeEngine, slot: int, gpus: int, nodes: int) -> Group:
     others = tuple(start(index, RankActor, settings, omp) for index in range(1, nodes))
     ranks = tuple(RayNode(actor, f"{index + 1} of {nodes}") for index, actor in enumerate(others, start=1))
     return Group(start(0, RayWorker, OverNodes(settings, ranks), slot, omp), others, placement)
+
+
+MARKER = ".driver"
+MAX_BYTES = 256 * 1024 * 1024
+"""Size of the files of one trial that are carried, before compression."""
+LEFT_OUT = "left_on_node.txt"
+"""A list of the files that were too large."""
+
+
+def mark_folder(folder: Path) -> None:
+    """Write the marker into a trial's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def unmark_folder(folder: Path) -> None:
+    """Remove the marker."""
+    (folder / MARKER).unlink(missing_ok=True)
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether a worker uses the folder that the driver marked."""
+    return (folder / MARKER).exists()
+
+
+def pack_files(folder: Path, host: str) -> bytes:
+    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all.
+
+    Links are left out.
+    """
+    regular = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted((path.stat().st_size, path) for path in regular)
+    buffer, total, left_out = io.BytesIO(), 0, []
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for size, path in files:
+            name = path.relative_to(folder).as_posix()
+            total += size
+            if total > MAX_BYTES:
+                left_out.append(f"{name}: {size} bytes, removed from {host}\n")
+                continue
+            archive.add(path, arcname=name)
+        if left_out:
+            text = "".join(left_out).encode()
+            entry = tarfile.TarInfo(LEFT_OUT)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def bring_back(archive: bytes | None, folder: Path) -> None:
+    """Write the files of an archive, if there is one; a failure is logged, and the trial's outcome counts."""
+    if archive is None:
+        return
+    try:
+        unpack_files(archive, folder)
+    except (OSError, tarfile.TarError) as error:
+        _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
+
+
+def unpack_files(archive: bytes, folder: Path) -> None:
+    """Write the files of an archive into a trial's folder.
+
+    Raises:
+        OSError: if they cannot be written.
+        tarfile.TarError: for a name that leads out of the folder, a link, a device, or data that is no archive.
+    """
+    root = folder.resolve()
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
+        for entry in files:  # the filters of `extractall` are in 3.11.4, and Debian 12 has 3.11.2
+            path = (root / entry.name).resolve()
+            content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(root) else None
+            if content is None:
+                raise tarfile.TarError(f"{entry.name!r} is no file of this folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with content, path.open("wb") as file:
+                shutil.copyfileobj(content, file)

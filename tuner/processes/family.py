@@ -120,7 +120,7 @@ def wait_until_gone(identities: Iterable[Identity], timeout_s: float) -> bool:
 
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
-_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-", "torch_", "nccl-"))
+_SEGMENT_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-", "torch_", "nccl-"))
 
 
 def mapped_segments(pids: Iterable[int]) -> set[Path]:
@@ -130,7 +130,7 @@ def mapped_segments(pids: Iterable[int]) -> set[Path]:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 path = "/" + line.partition("/")[2]
-                if path.startswith(_PREFIXES) and not path.endswith(" (deleted)"):
+                if path.startswith(_SEGMENT_PREFIXES) and not path.endswith(" (deleted)"):
                     segments.add(Path(path))
     return segments
 

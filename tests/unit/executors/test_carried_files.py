@@ -17,11 +17,11 @@ def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
     (there / "plots").mkdir(parents=True)
     (there / "server.log").write_text("ready\n")
     (there / "plots" / "a.csv").write_bytes(b"\x00\xff")
-    ray_worker.mark(here)
+    ray_worker.mark_folder(here)
     assert ray_worker.is_shared(here)
     (there / "link").symlink_to(there / "server.log")
-    ray_worker.unpack(ray_worker.pack(there, "node"), here)
-    ray_worker.unmark(here)
+    ray_worker.unpack_files(ray_worker.pack_files(there, "node"), here)
+    ray_worker.unmark_folder(here)
     assert not (here / "link").exists()
     assert (here / "server.log").read_text() == "ready\n"
     assert (here / "plots" / "a.csv").read_bytes() == b"\x00\xff"
@@ -34,7 +34,7 @@ def test_files_beyond_the_limit_are_listed(tmp_path: Path, monkeypatch: pytest.M
     (there / "small").write_bytes(b"1" * 10)
     (there / "large").write_bytes(b"2" * 91)
     monkeypatch.setattr(ray_worker, "MAX_BYTES", 100)
-    ray_worker.unpack(ray_worker.pack(there, "node"), here)
+    ray_worker.unpack_files(ray_worker.pack_files(there, "node"), here)
     assert sorted(path.name for path in here.iterdir()) == ["left_on_node.txt", "small"]
     assert (here / "left_on_node.txt").read_text() == "large: 91 bytes, removed from node\n"
 
@@ -59,13 +59,13 @@ def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path, name: str, kin
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         archive.addfile(entry)
     with pytest.raises(tarfile.TarError, match=re.escape(f"{name!r} is no file of this folder")):
-        ray_worker.unpack(buffer.getvalue(), tmp_path / "here")
+        ray_worker.unpack_files(buffer.getvalue(), tmp_path / "here")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["away", "here"]
 
 
 def test_files_that_cannot_be_written_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
-    ray_worker.bring_back(ray_worker.pack(tmp_path, "node"), tmp_path / "file" / "below")
+    ray_worker.bring_back(ray_worker.pack_files(tmp_path, "node"), tmp_path / "file" / "below")
     ray_worker.bring_back(b"no archive", tmp_path)
     ray_worker.bring_back(None, tmp_path)
     assert caplog.text.count("the files of a trial cannot be written to") == 2
