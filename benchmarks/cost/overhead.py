@@ -37,7 +37,8 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.vllm.toolbox import version_of
 from tuner.settings.study import StudySettings
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import find_devices

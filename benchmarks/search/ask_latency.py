@@ -30,7 +30,8 @@ from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.settings.study import RESIDUAL, TPE, StudySettings
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.simulator_prior import simulator_prior
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 
 BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))
 """First and last trial of each row of the table."""

@@ -41,8 +41,7 @@ from tuner.specs import TrialSpec
 from tuner.study.conclusion import Conclusion
 from tuner.study.decide import conclude
 from tuner.study.run import open_study, run_study
-from tuner.study.specification.builder import PreparedStudy
-from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import Budget
 
 DEFAULT_PROBLEMS = ("sim-t4", "sim-t4-greedy", "sim-l4-phi4", "sim-h200", "sim-h200-7b")
 NO_EFFECT = 0.002
@@ -152,10 +151,9 @@ def finals_result(name: str, seed: int, trials: int, *, reduce: bool = True) -> 
         search = replace(problem.study.spec.search, seed=seed)
         confirmation = replace(problem.study.spec.confirmation, reduce=reduce)
         spec = replace(problem.study.spec, artifacts=Path(folder), search=search, confirmation=confirmation)
-        prepared = PreparedStudy(spec, executor.engine_info())
-        open_study(store, spec, prepared.engine, ["simulated"], RealClock())
-        budget = Budget(trials=trials)
-        run = run_study(prepared, budget, store, url, executor, SilentObserver(), Wishes())
+        engine, budget = executor.engine_info(), Budget(trials=trials)
+        open_study(store, spec, engine, ["simulated"], RealClock())
+        run = run_study(spec, engine, budget, store, url, executor, SilentObserver(), Wishes())
         assert run.conclusion is not None
         result = _judge(problem, store, run.conclusion, seed)
         store.close()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.command import run_here
 from tuner.settings.study import StudySettings
-from tuner.study.specification.configurations import default_name
+from tuner.study.specification.plan import default_name
 from tuner.study.specification.spec import difference, summary_of
 from tuner.workloads.presets import load_preset
 

@@ -13,7 +13,7 @@ from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine, VllmServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import Budget
 from tuner.workloads.traffic import Traffic, load_traffic
 
 MIX = """

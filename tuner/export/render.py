@@ -24,7 +24,7 @@ from tuner.export.serve_script import ServeScript, header_lines, header_rows
 from tuner.export.verification import CarriedTraffic
 from tuner.files import write_output
 from tuner.loadgen.client import API_KEY_VARIABLE
-from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import Budget
 
 _INSTALLED_COMMAND = """\
 installed_version() {

@@ -411,12 +411,15 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
             "INTEGER",
             "GPUs of each trial, of which a configuration uses some or all.",
             shown="what the server's flags need",
+            least=1,
             limit=_GPUS,
         ),
     ] = None
     nodes_per_trial: Annotated[
         int,
-        Setting(RUN, "INTEGER", "Nodes of the cluster over which each trial's GPUs are spread evenly.", limit=_GPUS),
+        Setting(
+            RUN, "INTEGER", "Nodes of the cluster over which each trial's GPUs are spread evenly.", least=1, limit=_GPUS
+        ),
     ] = 1
 
 
@@ -521,7 +524,7 @@ class StudySettings(AskedSettings):
     ] = None
     workers: Annotated[
         int | None,
-        Setting(RUN, "INTEGER", "Trials that run at the same time.", shown="as many as the GPUs allow"),
+        Setting(RUN, "INTEGER", "Trials that run at the same time.", shown="as many as the GPUs allow", least=1),
     ] = None
     warm_start: Annotated[
         bool, Setting(RUN, "", "Fork each server from a process that has imported vLLM, for a faster start-up.")

@@ -32,8 +32,7 @@ from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
-from tuner.study.specification.settings import Budget
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import Budget, StudySpec
 from tuner.study.study_folder import KeptOutcomes
 
 TICK_S = 0.5

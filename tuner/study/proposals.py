@@ -12,8 +12,7 @@ from storage.store import Store
 from tuner.errors import UserError
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
-from tuner.study.specification.settings import Budget
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import Budget, StudySpec
 
 MAX_REDRAWS = 200
 """Proposals in a row that may break a rule or be known before the space counts as exhausted."""

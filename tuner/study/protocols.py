@@ -11,8 +11,7 @@ from records.trials import Config, Failure, TrialKind, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.specification.settings import Budget
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import Budget, StudySpec
 
 
 class RunEnding(StrEnum):

@@ -23,9 +23,8 @@ from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.reduction import Ablation
 from tuner.study.simulator_prior import simulator_prior
-from tuner.study.specification.builder import PreparedStudy
-from tuner.study.specification.settings import Budget
-from tuner.study.specification.spec import StudySpec, changes, summary_of
+from tuner.study.source_studies import SourceStudy
+from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
 
 OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""
@@ -84,7 +83,8 @@ def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:
 
 
 def run_study(
-    prepared: PreparedStudy,
+    spec: StudySpec,
+    engine: EngineInfo,
     budget: Budget,
     store: Store,
     storage_url: str,
@@ -92,13 +92,14 @@ def run_study(
     observer: StudyObserver,
     wishes: Wishes,
     clock: Clock | None = None,
+    sources: Sequence[SourceStudy] = (),
 ) -> RunResult:
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
     clock = clock or RealClock()
     began = clock.monotonic()
-    spec, slots = prepared.spec, executor.slots
-    with closing(_optuna_study(prepared, storage_url, store)) as optuna_study:
-        for source in prepared.sources:
+    slots = executor.slots
+    with closing(_optuna_study(spec, engine, sources, storage_url, store)) as optuna_study:
+        for source in sources:
             observer.note(str(source))
         loop = Loop(spec, budget, store, optuna_study, executor, observer, wishes.stop, clock)
         loop.restore()
@@ -163,13 +164,14 @@ class _Run:
         return self.loop.run(source, self.time_limit.ends_search)
 
 
-def _optuna_study(prepared: PreparedStudy, storage_url: str, store: Store) -> OptunaStudy:
-    spec = prepared.spec
-    sampler = spec.sampler_for(prepared.engine)
-    prior = simulator_prior(spec, prepared.engine) if sampler == RESIDUAL else None
-    sources = [source.source_history for source in prepared.sources]
+def _optuna_study(
+    spec: StudySpec, engine: EngineInfo, sources: Sequence[SourceStudy], storage_url: str, store: Store
+) -> OptunaStudy:
+    sampler = spec.sampler_for(engine)
+    prior = simulator_prior(spec, engine) if sampler == RESIDUAL else None
+    histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources, store)
+    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, histories, store)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,8 +50,8 @@ from tuner.quality.task import Task, read_task
 from tuner.scoring.goals import Slo, parse_slo
 from tuner.specs import Limits, ModelRef
 from tuner.study.specification.find_model import find_model
-from tuner.study.specification.settings import ServerSettings, refer_to_secrets
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.plan import refer_to_secrets
+from tuner.study.specification.spec import ServerSettings, StudySpec
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import find_study, home, storage_url
 
@@ -281,12 +281,15 @@ def _compare(examiner: Examiner, reference: Variant, candidate: Variant) -> Qual
         raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}{_log_of(failed)}") from None
 
 
-def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here: bool) -> Task | HarnessTask | None:
+def quality_task(
+    slos: Sequence[Slo], task: str | None, engines: Sequence[str], workers: int, *, here: bool
+) -> Task | HarnessTask | None:
     """Return the task of a study with an SLO on `quality`; None for a study without one.
 
     Args:
         slos: of the study.
         task: the JSONL file.
+        engines: of the study; quality needs vLLM's log-probabilities of prompts, and its checkpoints.
         workers: of the study.
         here: whether the servers are real and on this machine.
 
@@ -295,6 +298,10 @@ def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here:
             can be asked.
     """
     bounds = [slo for slo in slos if slo.metric.rpartition(".")[2] == "quality"]
+    other = next((each for each in engines if not kind_of(each).can(Feature.QUALITY)), None)
+    if other is not None and (bounds or task is not None):
+        field, value = ("slo", str(bounds[0])) if bounds else ("quality_task", task)
+        raise SettingError(field, value, f"quality is measured with vLLM only, not with {other}", "leave it out")
     if not bounds:
         if task is not None:
             rule = "these questions measure an SLO on quality, and there is none"

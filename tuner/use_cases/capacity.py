@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from records.trials import Phase, TrialKind, TrialOutcome
-from search_spaces.schema import VLLM
-from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.base import EngineInfo
 from tuner.engines.factory import EngineFactory
-from tuner.engines.vllm.toolbox import check_prompts, find_executable
 from tuner.errors import SettingError
-from tuner.processes.family import own_identity
 from tuner.scoring.goals import Slo
 from tuner.settings.study import StudySettings
 from tuner.specs import LaunchSpec, TrialSpec
-from tuner.study.specification.builder import StudyPlan, limits_of, plan_study
+from tuner.study.specification.plan import StudyPlan, gpus_of_trial, plan_study
 from tuner.study.specification.resolve_workload import study_price
-from tuner.study.specification.settings import gpus_of_trial
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.devices import Devices, find_devices, grouped
-from tuner.use_cases.engines import check_command, check_tokenizer, named_engine, study_engine
-from tuner.use_cases.places import home
-from tuner.use_cases.simulate import (
-    check_engine_name,
-    refuse_simulation_options,
-    refuse_unsimulated_arguments,
-    simulated_engine,
-    wants_simulation,
-)
+from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of
+from tuner.use_cases.simulate import refuse_unsimulated_arguments
 
 RATES_FILE = "capacity.csv"
 
@@ -83,17 +70,13 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
     Raises:
         UserError: for a setting that cannot work.
     """
-    check_command(settings)
-    engine_settings, devices = _engine(settings, gpus_of_trial(settings))
+    engine_settings, devices = chosen_engine(replace(settings, workers=1))
     simulated = engine_settings.card is not None
-    engine_name = study_engine(engine_settings)
     on_cpu = not devices.gpus and not simulated
-    plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, engine=engine_name)
+    plan = plan_study(settings, names_of(settings), on_cpu=on_cpu, simulated=simulated)
     if simulated:
         refuse_unsimulated_arguments(plan, engine_settings)
-    if engine_name == VLLM and engine_settings.executable is not None:
-        check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
-    check_tokenizer(plan)
+    check_tokenizer(plan, engine_settings)
     output = Path(settings.output)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
@@ -109,21 +92,6 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
     finally:
         engine.close()
     return CapacityResult(outcome, plan.goals.slos, folder)
-
-
-def _engine(choice: StudySettings, gpus: int) -> tuple[EngineSettings, Devices]:
-    """Return the engine and its devices: vLLM with GPUs or a given executable, else a simulated one."""
-    check_engine_name(choice.engine)
-    named = named_engine(replace(choice, workers=1), gpus)
-    if named is not None:
-        return named
-    if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, None)
-        return replace(simulated, gpus=gpus), grouped(devices, gpus)
-    refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(1, gpus)
-    executable = os.fspath(find_executable(choice.vllm))
-    return EngineSettings("vllm", executable, home(), driver=own_identity(), gpus=devices.each), devices
 
 
 def _new_folder(output: Path) -> Path:
@@ -151,7 +119,7 @@ def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
         workload=plan.workload,
         repeats=settings.repeats,
         artifacts=folder,
-        limits=limits_of(settings),
+        limits=plan.limits,
         capacity_slos=plan.goals.slos,
         gpus=gpus_of_trial(settings),
     )

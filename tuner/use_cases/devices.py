@@ -62,10 +62,8 @@ def find_devices(workers: int | None, gpus_per_trial: int = 1) -> Devices:
         gpus_per_trial: GPUs of each worker.
 
     Raises:
-        UserError: for less than one worker or more workers than the GPUs allow, or a GPU that does not answer.
+        UserError: for more workers than the GPUs allow, or a GPU that does not answer.
     """
-    if workers is not None and workers < 1:
-        raise SettingError("workers", workers, "at least 1 is needed")
     devices = gpu.devices()
     if not devices:
         count = workers or 1
@@ -226,8 +224,6 @@ def choose_devices(
     nodes_per_trial: int = 1,
 ) -> ClusterDevices:
     """Return the devices that a study uses on the nodes of a cluster; see `find_cluster_devices`."""
-    if workers is not None and workers < 1:
-        raise SettingError("workers", workers, "at least 1 is needed")
     with_gpu = [node for node in nodes if node.gpus]
     used = with_gpu or list(nodes)
     _check_vllm(used, vllm)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from records.measured import REFERENCES
 from records.trials import Provenance, TrialRecord
-from search_spaces import HardwareProfile
-from search_spaces.schema import VLLM
 from storage import Store, normalise_url, open_store
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.kind import Feature
-from tuner.engines.kinds import kind_of
-from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
@@ -36,30 +31,17 @@ from tuner.study.alternatives import front_of_study
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.simulator_prior import hardly_met_slos
-from tuner.study.specification.builder import (
-    PreparedStudy,
-    StudyPlan,
-    build_spec,
-    prepare_study,
-    with_stored_parameters,
-)
-from tuner.study.specification.given import plan_engines
-from tuner.study.specification.settings import Budget
-from tuner.study.specification.spec import StudySpec
+from tuner.study.source_studies import SourceStudy, source_studies
+from tuner.study.specification.builder import build_spec, with_stored_parameters
+from tuner.study.specification.plan import StudyPlan, plan_study
+from tuner.study.specification.spec import Budget, StudySpec, with_stored_settings
 from tuner.study.study_folder import refuse_running, study_lock
 from tuner.use_cases.answers import answer_check, check_of_winner, quality_task
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
-from tuner.use_cases.engines import (
-    check_command,
-    check_tokenizer,
-    chosen_engine,
-    refuse_quality,
-    study_engine,
-    with_plan,
-)
+from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, with_plan
 from tuner.use_cases.files import check_disk, check_output, write_files
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
-from tuner.use_cases.simulate import check_engine_name, refuse_unsimulated_arguments
+from tuner.use_cases.simulate import refuse_unsimulated_arguments
 from tuner.use_cases.would_help import would_help
 
 
@@ -105,7 +87,7 @@ def optimize(
     Raises:
         UserError: for a setting that cannot work.
     """
-    budget = _checked_budget(settings)
+    budget = Budget.of(settings)
     engine_settings, devices = chosen_engine(settings)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
@@ -113,15 +95,16 @@ def optimize(
     with ExitStack() as stack:
         if settings.ray_address is not None:
             stack.callback(leave_cluster)
-        names, on_cpu = [study_engine(engine_settings), *settings.other_engines], not devices.gpus and not simulated
-        plan = plan_engines(settings, names, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
-        task = _task(plan, devices, simulated=simulated)
+        names, on_cpu = names_of(settings), not devices.gpus and not simulated
+        plan = plan_study(settings, names, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
+        here = not simulated and settings.ray_address is None
+        task = quality_task(plan.goals.slos, settings.quality_task, names, len(devices.names), here=here)
         artifacts = artifacts_folder(database_url(settings.storage))
         if settings.learn_from:
             storage_url(settings.storage, create=False)  # source studies need a database that exists
         check_disk(artifacts.parent)
         check_output(Path(settings.output), plan.name)
-        _check_prompts(plan, engine_settings)
+        check_tokenizer(plan, engine_settings)
         wait = DatabaseWait(observer.note, wishes.stop)
         server = _database_server(settings.storage, wait)
         refuse_running(database_url(settings.storage), plan.name)
@@ -136,35 +119,14 @@ def optimize(
         url = storage_url(settings.storage, create=True)
         store = server or open_store(url, wait)
         stack.callback(store.close)
-        prepared = prepare_study(with_stored_parameters(plan, spec, engine, store), engine, store)
-        permit(prepared.spec)
-        runner = _checked(executor, prepared.spec, task, checked, store, observer, wishes.stop, stack)
+        spec = with_stored_settings(with_stored_parameters(plan, spec, engine, store), store)
+        sources = source_studies(store, spec, engine)
+        permit(spec)
+        runner = _checked(executor, spec, task, checked, store, observer, wishes.stop, stack)
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
-        prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
-        open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(plan, prepared, budget, devices.profile, store, url, runner, observer, wishes, measured)
-
-
-def _checked_budget(settings: StudySettings) -> Budget:
-    """Return the budget of a run, whose engines have a name and whose command can be read."""
-    check_engine_name(*settings.engines)
-    check_command(settings)
-    return Budget.of(settings)
-
-
-def _task(plan: StudyPlan, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
-    settings = plan.settings
-    other = next((each.engine for each in plan.every if not kind_of(each.engine).can(Feature.QUALITY)), None)
-    if other is not None:
-        refuse_quality(plan.goals.slos, settings.quality_task, other)
-    here = not simulated and settings.ray_address is None
-    return quality_task(plan.goals.slos, settings.quality_task, len(devices.names), here=here)
-
-
-def _check_prompts(plan: StudyPlan, engine: EngineSettings) -> None:
-    check_tokenizer(plan)
-    if plan.engine == VLLM and engine.executable is not None and plan.settings.ray_address is None:
-        check_prompts(plan.workload, Path(engine.executable), plan.model.tokenizer)
+        spec.artifacts.mkdir(parents=True, exist_ok=True)
+        open_study(store, spec, engine, list(devices.names), RealClock())
+        return _run(plan, spec, engine, sources, budget, store, url, runner, observer, wishes, measured)
 
 
 def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devices) -> StudySpec:
@@ -193,9 +155,10 @@ def _checked(
 
 def _run(
     plan: StudyPlan,
-    prepared: PreparedStudy,
+    spec: StudySpec,
+    engine: EngineInfo,
+    sources: Sequence[SourceStudy],
     budget: Budget,
-    card: HardwareProfile,
     store: Store,
     url: str,
     executor: Executor,
@@ -204,7 +167,6 @@ def _run(
     measured: Callable[[], None],
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
-    spec, engine = prepared.spec, prepared.engine
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     for line in hardly_met_slos(spec, engine):
         observer.note(line)
@@ -212,10 +174,12 @@ def _run(
     follower = _follow(spec, store, url, uri, observer)
     try:
         with _disturbances(plan.settings, engine, observer):
-            result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
+            result = run_study(
+                spec, engine, budget, store, url, executor, FanOut(observer, follower), wishes, sources=sources
+            )
         executor.close()
         measured()
-        result = _completed(result, plan, prepared, card, store)
+        result = _completed(result, plan, spec, engine, store)
         script, report = write_files(
             result, spec.name, store, url, Path(plan.settings.output), spec.artifacts, observer.note
         )
@@ -239,12 +203,9 @@ def _disturbances(settings: StudySettings, engine: EngineInfo, observer: StudyOb
         observer.note(line)
 
 
-def _completed(
-    result: RunResult, plan: StudyPlan, prepared: PreparedStudy, card: HardwareProfile, store: Store
-) -> RunResult:
+def _completed(result: RunResult, plan: StudyPlan, spec: StudySpec, engine: EngineInfo, store: Store) -> RunResult:
     """Return the result, whose conclusion has the front and, where a search kept the reference, what would help."""
-    conclusion, spec = result.conclusion, prepared.spec
-    study = store.study(spec.name)
+    conclusion, study = result.conclusion, store.study(spec.name)
     if conclusion is None or conclusion.winner is None or study is None:
         return result
     records = store.trials(spec.name)
@@ -252,7 +213,7 @@ def _completed(
         conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
     kept = next(record for record in records if record.number == conclusion.winner and not record.round)
     if conclusion.keeps is not None and not all(record.kind in REFERENCES for record in records if not record.round):
-        lines = would_help(plan, spec, prepared.engine, card, kept.config)
+        lines = would_help(plan, spec, engine, kept.config)
         conclusion = replace(conclusion, would_help=lines)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
     return replace(result, conclusion=conclusion)

@@ -14,7 +14,8 @@ from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import GoalSettings, StudySettings
-from tuner.study.specification.builder import StudyPlan, build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import StudyPlan, plan_study
 from tuner.study.specification.resolve_workload import find_goals
 from tuner.use_cases.simulate import Simulation, simulate, simulated_engine
 from tuner.workloads.presets import Preset

@@ -21,7 +21,6 @@ from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
 from tuner.engines.command_line import sampling_arguments
-from tuner.engines.kinds import names
 from tuner.engines.simulator.client import refuse_unmodelled
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
@@ -35,8 +34,8 @@ from tuner.engines.simulator.serve_config import refusal_of_every_trial
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
 from tuner.settings.study import AskedSettings
-from tuner.study.specification.builder import StudyPlan
 from tuner.study.specification.find_model import find_simulated_model, longest_context, too_long
+from tuner.study.specification.plan import StudyPlan
 from tuner.study.specification.resolve_workload import check_price, find_price, find_workload, request_classes
 from tuner.use_cases.devices import Devices
 from tuner.use_cases.places import home
@@ -45,17 +44,6 @@ from tuner.workloads.spec import SingleWorkload, Suite
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _OLDEST, _NEWEST = (0, 15), (0, 32)
-
-
-def check_engine_name(*engines: str) -> None:
-    """Refuse names that no engine has.
-
-    Raises:
-        SettingError: with the names.
-    """
-    engine = next((each for each in engines if each not in names()), None)
-    if engine is not None:
-        raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(names())}")
 
 
 def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
@@ -114,10 +102,8 @@ def simulated_engine(
     """Return the settings of a simulated engine and its devices: the given card or the preset's.
 
     Raises:
-        SettingError: for an unknown card or version, or less than one worker.
+        SettingError: for an unknown card or version.
     """
-    if workers is not None and workers < 1:
-        raise SettingError("workers", workers, "at least 1 is needed")
     card = find_card(gpu or load_preset(preset).hardware)
     settings = EngineSettings("simulated", None, home(), card=card, version=find_version(version, card))
     return settings, Devices((card.name,) * (workers or 1), card, gpus=False)
@@ -206,9 +192,8 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
     """
     preset = load_preset(settings.preset)
     check_price(settings.price)
-    for field, given in (("gpus_per_trial", settings.gpus_per_trial), ("instances", instances)):
-        if given is not None and given < 1:
-            raise SettingError(field, given, "at least 1 is needed")
+    if instances < 1:
+        raise SettingError("instances", instances, "at least 1 is needed")
     card = find_card(settings.gpu or preset.hardware)
     version = find_version(settings.vllm_version, card)
     load = _single_workload(preset, settings)

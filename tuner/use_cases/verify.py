@@ -28,7 +28,7 @@ from tuner.export.serve_script import ServeScript
 from tuner.export.verification import CarriedTraffic
 from tuner.gpu import SlowdownWatch, devices, load_warning
 from tuner.specs import Limits
-from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import Budget
 from tuner.use_cases.files import exported_of
 from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
 from tuner.use_cases.places import find_study, home, storage_url

@@ -19,7 +19,8 @@ from tuner.errors import TunerError
 from tuner.scoring.goals import score
 from tuner.study.decide import PREDICTED_SPREAD
 from tuner.study.simulator_prior import simulator_of
-from tuner.study.specification.builder import StudyPlan, build_spec
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import StudyPlan
 from tuner.study.specification.spec import StudySpec
 
 SHOWN = 3
@@ -49,9 +50,7 @@ class _Change:
     changes_answers: bool = True
 
 
-def would_help(
-    plan: StudyPlan, spec: StudySpec, engine: EngineInfo, card: HardwareProfile, base: Config
-) -> tuple[str, ...]:
+def would_help(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, base: Config) -> tuple[str, ...]:
     """Return what is predicted to help, the best first: the change, and its ratios to the reference.
 
     A change may not miss an SLO that the reference is predicted to meet. Empty where the simulator cannot predict the
@@ -61,7 +60,6 @@ def would_help(
         plan: of the study.
         spec: of the study.
         engine: that runs it.
-        card: that it runs on.
         base: the configuration of the reference.
     """
     reference = _predicted(spec, engine, base, plan.shape)
@@ -72,7 +70,7 @@ def would_help(
         config = {**base, **change.config}
         if not change.greedy and spec.space.contains(config):  # the study could try it
             continue
-        wider = _wider(plan, engine, card, config, greedy=change.greedy)
+        wider = _wider(plan, engine, spec.space.context.hardware, config, greedy=change.greedy)
         found = None if wider is None else _gain(spec, reference, _predicted(wider, engine, config, plan.shape))
         if found is not None and found[0] > max(LEAST_GAIN, best.get(change.family, (0.0, ""))[0]):
             answers = " (changes the answers)" if change.changes_answers else ""

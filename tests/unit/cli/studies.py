@@ -24,8 +24,7 @@ from tuner.settings.study import ConfirmationSettings
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.protocols import StudyStart
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import Budget, ServerSettings
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import Budget, ServerSettings, StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.use_cases.engines import named_engine
+from tuner.use_cases.engines import chosen_engine
 
 TOY = EngineKind("toy", "Toy", kind_of("vllm").build, lambda given: Found(Path(__file__), gpus=False))
 
@@ -44,8 +44,7 @@ def test_an_unknown_engine_is_refused_by_name() -> None:
 def test_a_registered_engine_is_found_and_its_limits_hold(patch: pytest.MonkeyPatch) -> None:
     register(patch, f"{__name__}:TOY")
     assert names()[-2:] == ("toy", "simulated")
-    found = named_engine(StudySettings(engine="toy"))
-    assert found is not None
+    found = chosen_engine(StudySettings(engine="toy"))
     assert (found[0].name, found[0].executable, found[1].names) == ("toy", __file__, ("cpu",))
     with pytest.raises(SettingError, match="Toy has one GPU for a trial"):
-        named_engine(StudySettings(engine="toy"), given=2)
+        chosen_engine(StudySettings(engine="toy", gpus_per_trial=2))

@@ -24,10 +24,9 @@ from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.specs import ModelRef, TrialSpec
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import prepare_study
+from tuner.study.source_studies import source_studies
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import Budget, ServerSettings
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import Budget, ServerSettings, StudySpec, with_stored_settings
 from tuner.workloads.spec import ClosedLoop
 
 SPACE = """
@@ -143,12 +142,14 @@ class Bench:
         store = self.store()
         try:
             info: EngineInfo = executor.engine_info()
-            prepared = prepare_study(self.spec(**changes), info, store)
+            spec = with_stored_settings(self.spec(**changes), store)
+            sources = source_studies(store, spec, info)
             from tuner.clock import RealClock
 
-            open_study(store, prepared.spec, info, ["cpu"] * slots, RealClock())
+            open_study(store, spec, info, ["cpu"] * slots, RealClock())
+            wishes = self.wishes or Wishes(self.stop)
             return run_study(
-                prepared, budget, store, self.url, executor, self.listener, self.wishes or Wishes(self.stop), clock
+                spec, info, budget, store, self.url, executor, self.listener, wishes, clock, sources=sources
             )
         finally:
             executor.close()

@@ -16,11 +16,11 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.settings.study import ConfirmationSettings, StudySettings
 from tuner.study.run import open_study
-from tuner.study.specification.builder import build_spec, plan_study, with_stored_parameters
+from tuner.study.specification.builder import build_spec, with_stored_parameters
 from tuner.study.specification.find_model import find_model
+from tuner.study.specification.plan import plan_study
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import ServerSettings
-from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.spec import ServerSettings, StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)

@@ -11,8 +11,8 @@ from tests.contracts.space_contract import QWEN
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.study.specification.builder import plan_study
 from tuner.study.specification.find_model import longest_context
+from tuner.study.specification.plan import plan_study
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 

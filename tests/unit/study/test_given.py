@@ -9,14 +9,13 @@ import pytest
 
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.study.specification.given import gpus_of_engines, plan_engines, settings_of
-from tuner.study.specification.settings import gpus_of_trial
+from tuner.study.specification.plan import gpus_of_engines, gpus_of_trial, plan_study, settings_of_engine
 
 ENGINES = ("vllm", "llama.cpp")
 
 
 def part(settings: StudySettings, engine: str) -> StudySettings:
-    return settings_of(settings, engine, ENGINES, on_cpu=True)
+    return settings_of_engine(settings, engine, ENGINES, on_cpu=True)
 
 
 def flags(*words: str) -> list[tuple[str, ...]]:
@@ -79,9 +78,9 @@ def test_a_parameter_is_searched_by_each_engine_that_has_it_or_that_it_names() -
 
 def test_a_study_of_one_engine_may_name_it() -> None:
     settings = StudySettings(model="vllm=folder")
-    assert settings_of(settings, "vllm", ("vllm",), on_cpu=True).model == "folder"
+    assert settings_of_engine(settings, "vllm", ("vllm",), on_cpu=True).model == "folder"
     with pytest.raises(SettingError, match=r"this study runs vllm, not llama\.cpp"):
-        settings_of(StudySettings(model="llama.cpp=m.gguf"), "vllm", ("vllm",), on_cpu=True)
+        settings_of_engine(StudySettings(model="llama.cpp=m.gguf"), "vllm", ("vllm",), on_cpu=True)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +105,5 @@ def test_all_engines_of_a_study_have_the_same_gpus(tmp_path: Path) -> None:
     config = {"model_type": "qwen2", "vocab_size": 41, "max_position_embeddings": 2048, **shape}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     words = ("sglang=", "--tp-size", "2")
-    plan = plan_engines(StudySettings(model=str(tmp_path), server_arguments=words), ("vllm", "sglang"), card="h200")
+    plan = plan_study(StudySettings(model=str(tmp_path), server_arguments=words), ("vllm", "sglang"), card="h200")
     assert [gpus_of_trial(each.settings) for each in plan.every] == [2, 2]

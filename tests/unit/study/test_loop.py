@@ -19,7 +19,7 @@ from tuner.specs import TrialSpec
 from tuner.study.loop import CANCEL_S, Loop, warm_up_note
 from tuner.study.protocols import RunEnding, WorkItem
 from tuner.study.run import open_study
-from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import Budget
 
 TICK_S = 20.0
 """How far the clock moves with each wait."""

@@ -20,8 +20,7 @@ from tuner.specs import TrialSpec
 from tuner.study.loop import expected_confirmation_s
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
-from tuner.study.specification.settings import ServerSettings
-from tuner.study.specification.spec import Enqueued, changes, difference, with_stored_settings
+from tuner.study.specification.spec import Enqueued, ServerSettings, changes, difference, with_stored_settings
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 

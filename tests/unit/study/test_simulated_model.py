@@ -13,8 +13,8 @@ from tests.unit.search_spaces.test_memory import CONFIG_7B
 from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.study.specification.builder import plan_study
 from tuner.study.specification.find_model import find_simulated_model
+from tuner.study.specification.plan import plan_study
 from tuner.use_cases.simulate import refuse_unsimulated_arguments
 
 GEMMA_4B = {

@@ -13,7 +13,8 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.flags import flag_names
 from tuner.settings.study import AUTO, RESIDUAL, TPE, SearchSettings, StudySettings
 from tuner.study.simulator_prior import PREDICTED_FAILURE, simulator_prior
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 from tuner.study.specification.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))

@@ -11,8 +11,8 @@ from search_spaces import load_space
 from tuner.engines.user_command import absolute_arguments
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.study.specification.builder import plan_study
 from tuner.study.specification.find_model import locate_others
+from tuner.study.specification.plan import plan_study
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_a_plan_has_absolute_paths(here: Path) -> None:
         draft_model="./red",
         server_arguments=("--chat-template", "chat.jinja"),
     )
-    plan = plan_study(given, engine="vllm")
+    plan = plan_study(given)
     assert (plan.model.name, plan.model.tokenizer) == (str(here / "model"), str(here / "auto"))
     assert plan.settings.checkpoint == {"awq": str(here / "awq")}
     assert plan.settings.draft_model == str(here / "red")

@@ -15,7 +15,7 @@ from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
 from tuner.quality.examiner import ExamFailed, Variant
 from tuner.specs import ModelRef
-from tuner.study.specification.settings import ServerSettings
+from tuner.study.specification.spec import ServerSettings
 from tuner.use_cases import answers as quality
 from tuner.use_cases.answers import QualitySettings, check_quality, check_reference
 

@@ -10,7 +10,8 @@ import pytest
 
 from tuner.engines.factory import EngineFactory
 from tuner.settings.study import StudySettings
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 from tuner.use_cases.simulate import simulated_engine
 from tuner.use_cases.would_help import LEAST_GAIN, SHOWN, would_help
 
@@ -23,7 +24,7 @@ def lines_of(settings: StudySettings, gpu: str | None = None, base: dict[str, An
     engine = EngineFactory(engine_settings)(0).info()
     plan = plan_study(settings, simulated=True, card=devices.profile.key)
     spec = build_spec(plan, engine, devices.profile, Path("artifacts"))
-    return [*would_help(plan, spec, engine, devices.profile, base or {})]
+    return [*would_help(plan, spec, engine, base or {})]
 
 
 def ratio(line: str, name: str) -> float:

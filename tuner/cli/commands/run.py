@@ -29,7 +29,7 @@ from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, 
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 
 if TYPE_CHECKING:
-    from tuner.study.specification.settings import ServerSettings
+    from tuner.study.specification.spec import ServerSettings
 
 
 CAPACITY_SETTINGS = (
@@ -229,7 +229,7 @@ def quality(
     from tuner.cli.output.pages.benchmarks import print_quality
     from tuner.cli.signals import stop_on_signals
     from tuner.settings.declared import read_duration
-    from tuner.study.specification.settings import ServerSettings
+    from tuner.study.specification.spec import ServerSettings
     from tuner.use_cases import answers as use_case
 
     server = ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ()))

@@ -26,7 +26,7 @@ from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.study import SCRIPT_FILE, StudySettings
 from tuner.study.protocols import RunEnding
-from tuner.study.specification.settings import gpus_of_trial
+from tuner.study.specification.plan import gpus_of_trial
 from tuner.study.specification.spec import StudySpec
 from tuner.study.study_folder import StudyIsRunning, wait_until_free
 from tuner.use_cases.optimize import OptimizeResult, optimize

@@ -21,7 +21,7 @@ from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewStudy, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
 from tuner.settings.study import StudySettings
-from tuner.study.specification.settings import gpus_of_trial
+from tuner.study.specification.plan import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])

@@ -1,159 +1,37 @@
-"""Build a study that is ready to run from its settings, in three steps.
+"""Build the specification of a study from its plan, once the engine and the hardware are known.
 
-`plan_study` checks the settings as far as possible without the installed engine, before anything is started.
-`build_spec` resolves the search space for the engine and the hardware, before anything is written. `prepare_study`
-reads the database: the settings of the study's first run and its source studies.
+Nothing is written. Several engines of one study have one joined space, in which each has its own parameters.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from search_spaces import (
-    Context,
-    HardwareProfile,
-    ResolvedSpace,
-    Space,
-    SpaceError,
-    load_space,
-    space_names,
-)
-from search_spaces.render import gpus_of
-from search_spaces.schema import VLLM
+from search_spaces import ENGINE, Context, HardwareProfile, JoinedSpace, ResolvedSpace, SpaceError, join
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.engines.command_line import (
-    check_known_flags,
-    check_server_arguments,
-    check_values,
-    sampling_arguments,
-)
+from tuner.engines.command_line import check_known_flags, check_values
 from tuner.engines.kinds import kind_of
 from tuner.engines.openai.engine import UNKNOWN
-from tuner.engines.user_command import absolute_arguments, read_command
 from tuner.errors import SettingError, UserError
 from tuner.gpu import host_limits
-from tuner.processes.secrets import Secrets
-from tuner.settings.declared import part, seconds_of
-from tuner.settings.study import ConfirmationSettings, SearchSettings, StudySettings
-from tuner.specs import Limits
-from tuner.study.source_studies import source_studies
+from tuner.settings.declared import part
+from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.study.specification.configurations import (
+    BASELINE_LABEL,
     are_flags,
-    check_configuration,
-    check_parameters,
-    check_study_name,
-    default_name,
     enqueued_values,
+    read_baseline,
+    read_enqueued,
 )
-from tuner.study.specification.find_model import facts_of_models, locate_others, longest_context, model_of, too_long
-from tuner.study.specification.plans import PreparedStudy as PreparedStudy
-from tuner.study.specification.plans import StudyPlan as StudyPlan
-from tuner.study.specification.plans import (
-    engine_parts,
-    facts_of_engines,
-    given_baseline,
-    given_configurations,
-    join_parts,
-    without_prefix,
-)
-from tuner.study.specification.resolve_workload import (
-    check_price,
-    check_requests,
-    find_goals,
-    find_workload,
-    goal_sources,
-    has_itl_slo,
-    study_price,
-)
-from tuner.study.specification.settings import ServerSettings, check_gpus, gpus_of_trial, needed_flags, refer_to_secrets
-from tuner.study.specification.spec import StudySpec, refuse_other_price, with_stored_settings
-from tuner.workloads.presets import Preset, load_preset
-from tuner.workloads.spec import ClosedLoop, Workload
-
-
-def plan_study(
-    settings: StudySettings,
-    *,
-    on_cpu: bool = False,
-    simulated: bool = False,
-    card: str | None = None,
-    engine: str = VLLM,
-) -> StudyPlan:
-    """Check settings as far as possible without the engine.
-
-    Args:
-        settings: settings of the study.
-        on_cpu: whether the workers have no GPU; the default space is then the one for CPUs.
-        simulated: whether nothing is measured; the model's shape is then enough.
-        card: key of the hardware, for the study's name; None for the preset's.
-        engine: that runs the study; a simulated one is vLLM.
-
-    Raises:
-        UserError: for a setting that cannot work.
-    """
-    preset = load_preset(settings.preset)
-    space = declared_space(settings.space, preset, engine, on_cpu=on_cpu)
-    name = default_name(settings, preset, card) if settings.study is None else settings.study
-    check_study_name(name)
-    server, secrets = _server(settings, engine)
-    settings = replace(settings, server_arguments=server.arguments, env=server.environment)
-    workload, gpus = find_workload(preset, settings), gpus_of_trial(settings)
-    own, one_shape = not settings.files, gpus_of(server.arguments) >= gpus
-    goals = find_goals(preset, workload, settings, own=own, gpus=gpus, one_shape=one_shape)
-    model, shape = model_of(settings, preset.model, engine, simulated=simulated)
-    check_price(settings.price)
-    check_gpus(settings, None if shape is None else shape.heads)
-    longest = longest_context(shape, engine, server.arguments)
-    if longest is not None and workload.longest_request > longest:
-        raise too_long(workload, longest)
-    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, server, secrets, engine)
-    sampling_arguments(workload.temperature, engine)
-    if not simulated:
-        check_requests(workload, engine, server.arguments)
-    _check_names(plan)
-    return replace(plan, settings=locate_others(settings, space, simulated=simulated))
-
-
-def _server(settings: StudySettings, engine: str) -> tuple[ServerSettings, Secrets]:
-    """Return every server's flags, variables and command, with references for secrets, and the secrets.
-
-    Raises:
-        UserError: for flags that the engine or the tuner does not take, and for a secret that is given literally.
-    """
-    check_server_arguments(settings.server_arguments, engine)
-    given = ServerSettings.of(settings)
-    kind = kind_of(engine)
-    if kind.program is None and settings.server_command is not None:  # it runs in the current folder
-        given = replace(given, command=read_command(settings.server_command), folder=os.getcwd())
-    server, secrets = refer_to_secrets(given, os.environ, move=kind.moves_secrets)
-    arguments = server.arguments if kind.program is None else absolute_arguments(server.arguments)
-    return replace(server, arguments=arguments), secrets
-
-
-def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
-    """Return the space: the given one, or the engine's default.
-
-    Raises:
-        UserError: if there is no such space, or it is another engine's.
-    """
-    kind = kind_of(engine)
-    default = kind.space or ("cpu" if on_cpu else preset.space)
-    if kind.program is None and name is None:
-        rule = "a command has flags of its own, and no space that is shipped has them"
-        raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {engine}'")
-    try:
-        space = load_space(name or default)
-    except SpaceError as error:
-        raise UserError(str(error)) from None
-    if space.engine != engine:
-        rule = f"this space has the flags of {space.engine}, and the study runs {engine}"
-        remedy = f"choose one of {', '.join(space_names(engine))}, or add {{engine}}"
-        raise SettingError("space", name, rule, f"write 'engine: {engine}' into it" if kind.program is None else remedy)
-    return space
+from tuner.study.specification.find_model import facts_of_models
+from tuner.study.specification.plan import StudyPlan, gpus_of_trial
+from tuner.study.specification.resolve_workload import goal_sources, has_itl_slo, study_price
+from tuner.study.specification.spec import EnginePart, Enqueued, StudySpec
+from tuner.workloads.spec import ClosedLoop
 
 
 def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
@@ -170,20 +48,14 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     """
     settings = plan.settings
     for each in plan.every:
-        check_known_flags(needed_flags(each.settings), engine.named(each.engine))
-        check_values(each.settings.server_arguments, engine.named(each.engine))
+        given = each.settings.server_arguments
+        needed = (*given, *(() if each.settings.nodes_per_trial == 1 else ("--nnodes",)))
+        check_known_flags(needed, engine.named(each.engine))
+        check_values(given, engine.named(each.engine))
     space = _resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
-    facts = {
-        "preset": plan.preset.name,
-        "goals_from": goal_sources(plan.preset.name, settings, own=not settings.files),
-        "hardware": hardware.name,
-        "engine_defaults": space.known_defaults(),
-        "default_config": space.engine_defaults(),
-        **({} if (gpus := gpus_of_trial(settings)) == 1 else {"gpus": gpus, "nodes": settings.nodes_per_trial}),
-        **({} if plan.server.folder is None else {"folder": plan.server.folder}),
-        **facts_of_engines(plan, engine),
-    }
+    several = bool(plan.others)
+    parts = {each.engine: EnginePart(each.model, each.server, each.space.to_dict()) for each in plan.every}
     return StudySpec(
         name=plan.name,
         model=plan.model,
@@ -193,32 +65,41 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
-        enqueue=given_configurations(plan, space),
-        baseline=given_baseline(plan, space),
-        engines=engine_parts(plan),
-        search_prompts=_search_prompts(settings, plan.workload),
+        enqueue=_enqueued(plan, space),
+        baseline=_baseline(plan, space),
+        engines=parts if several else {},
+        search_prompts=_search_prompts(plan),
         search=part(SearchSettings, settings),
         confirmation=part(ConfirmationSettings, settings),
-        limits=limits_of(settings),
-        facts=facts if price is None else {**facts, "price": price.to_dict()},
+        limits=plan.limits,
+        facts=_facts(plan, engine, hardware, space) | ({} if price is None else {"price": price.to_dict()}),
         price=price,
     )
 
 
-def prepare_study(spec: StudySpec, engine: EngineInfo, store: Store) -> PreparedStudy:
-    """Return a study that is ready to run.
-
-    Args:
-        spec: the specification by the settings of this run.
-        engine: the engine that runs it.
-        store: the database of the study and of its source studies.
-
-    Raises:
-        SettingError: for a source study that does not exist or cannot be used, and for another price than before.
-    """
-    refuse_other_price(spec.price, store.study(spec.name))
-    spec = with_stored_settings(spec, store)
-    return PreparedStudy(spec, engine, tuple(source_studies(store, spec, engine)))
+def _facts(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, space: ResolvedSpace) -> dict[str, Any]:
+    """Return what is stored with a study beside its premise; of several engines, program and format of the weights."""
+    settings = plan.settings
+    facts = {
+        "preset": plan.preset.name,
+        "goals_from": goal_sources(plan.preset.name, settings, own=not settings.files),
+        "hardware": hardware.name,
+        "engine_defaults": space.known_defaults(),
+        "default_config": space.engine_defaults(),
+    }
+    if (gpus := gpus_of_trial(settings)) > 1:
+        facts |= {"gpus": gpus, "nodes": settings.nodes_per_trial}
+    if plan.server.folder is not None:
+        facts["folder"] = plan.server.folder
+    if plan.others:
+        facts["engines"] = {
+            each.engine: {
+                "executable": engine.named(each.engine).executable,
+                "weights": None if each.shape is None else each.shape.quantization or each.shape.dtype,
+            }
+            for each in plan.every
+        }
+    return facts
 
 
 def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, store: Store) -> StudySpec:
@@ -232,22 +113,6 @@ def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo,
         return spec
     wider = _resolve(plan, engine, spec.space.context.hardware, names)
     return replace(spec, space=wider) if names == [each.name for each in wider.parameters] else spec
-
-
-def limits_of(settings: StudySettings) -> Limits:
-    """Return the deadlines of a trial."""
-    return Limits(startup_s=seconds_of("startup_timeout", settings.startup_timeout))
-
-
-def _check_names(plan: StudyPlan) -> None:
-    """Refuse names of parameters and configurations that the declared space does not have."""
-    for text in plan.enqueue:
-        check_configuration(plan.space, "enqueue", text)
-    baseline = plan.settings.baseline
-    if baseline is not None and not are_flags(baseline):
-        check_configuration(plan.space, "baseline", baseline)
-    for name in plan.settings.only:
-        check_parameters(plan.space, "only", name, (name,))
 
 
 def _resolve(
@@ -264,13 +129,14 @@ def _resolve(
     Raises:
         UserError: if the settings name what the space does not have, or nothing is left.
     """
-    if plan.others:
-        parts = {
-            each.engine: _resolve_one(each, engine.named(each.engine), hardware, without_prefix(each.engine, stored))
-            for each in plan.every
-        }
-        return join_parts(parts)
-    return _resolve_one(plan, engine, hardware, stored)
+    if not plan.others:
+        return _resolve_one(plan, engine, hardware, stored)
+    parts = {}
+    for each in plan.every:
+        prefix = f"{each.engine}."
+        own = [name.removeprefix(prefix) for name in stored if name.startswith(prefix)]
+        parts[each.engine] = _resolve_one(each, engine.named(each.engine), hardware, own)
+    return join(parts)
 
 
 def _resolve_one(
@@ -316,8 +182,42 @@ def _resolve_one(
     return space
 
 
-def _search_prompts(settings: StudySettings, workload: Workload) -> int | None:
+def _enqueued(plan: StudyPlan, space: ResolvedSpace) -> tuple[Enqueued, ...]:
+    """Return what is measured before the search: the defaults of other engines, and the configurations that are named.
+
+    Raises:
+        SettingError: for a configuration that is not in its engine's space.
+    """
+    if not isinstance(space, JoinedSpace):
+        return tuple(read_enqueued(space, "enqueue", text) for text in plan.enqueue)
+    found = [Enqueued(f"{each.engine} defaults", {ENGINE: each.engine}) for each in plan.others]
+    for each in plan.every:
+        for text in each.enqueue:
+            own = read_enqueued(space.parts[each.engine], "enqueue", text)
+            label = own.label if each is plan else f"{each.engine}={own.label}"
+            found.append(Enqueued(label, space.lift(each.engine, own.config)))
+    return tuple(found)
+
+
+def _baseline(plan: StudyPlan, space: ResolvedSpace) -> Enqueued | None:
+    """Return what the user runs today; None if it is not given.
+
+    Raises:
+        SettingError: for a configuration that is not in its engine's space.
+    """
+    for each in plan.every:
+        text = each.settings.baseline
+        if text is not None and isinstance(space, JoinedSpace):
+            own = read_baseline(space.parts[each.engine], text)
+            return Enqueued(BASELINE_LABEL, space.lift(each.engine, own.config))
+        if text is not None:
+            return read_baseline(space, text)
+    return None
+
+
+def _search_prompts(plan: StudyPlan) -> int | None:
     """Return how many requests of a closed loop the search sends; None for all, as without a confirmation."""
+    settings, workload = plan.settings, plan.workload
     if not isinstance(workload, ClosedLoop) or not settings.confirm_rounds or not settings.baseline_repeats:
         return None
     prompts = workload.shortened(settings.search_load).num_prompts

@@ -11,17 +11,62 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from records.trials import Config, Provenance, StudyRecord, TrialKind
+from records.trials import Config, Provenance, TrialKind
 from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
-from tuner.settings.study import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings
+from tuner.settings.declared import seconds_of
+from tuner.settings.study import AUTO, RESIDUAL, TPE, AskedSettings, ConfirmationSettings, SearchSettings
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.study.specification.settings import ServerSettings
 from tuner.workloads.spec import ClosedLoop, Suite, Workload
 from tuner.workloads.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Flags and environment variables of every server.
+
+    `${NAME}` in a flag or a value refers to a variable of the command's environment. `secrets` names variables and
+    flags that are secrets, beside those whose names say so. `command` has the words of the user's own command, for the
+    engine `openai`; it runs in `folder`.
+    """
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run of a study may spend.
+
+    `trials` counts every trial of the study, the defaults and trials of earlier runs included. `timeout_s` is the
+    wall-clock time of this run in seconds, the confirmation included. `attempts` bounds the launches of a trial
+    that fails for reasons of infrastructure. The search ends once the maximum expected improvement stays below
+    `min_gain`, a share of the score. `ablate` adds one trial for each flag of the best configuration.
+    """
+
+    trials: int
+    timeout_s: float | None = None
+    attempts: int = 3
+    min_gain: float = 0.0
+    ablate: bool = False
+
+    @classmethod
+    def of(cls, settings: AskedSettings) -> Budget:
+        """Return the budget of a run.
+
+        Raises:
+            SettingError: for less than one trial, or a time limit that is no duration.
+        """
+        if settings.trials < 1:
+            raise SettingError("trials", settings.trials, "at least 1 is needed", "the defaults are the first trial")
+        timeout = None if settings.timeout is None else seconds_of("timeout", settings.timeout)
+        return cls(settings.trials, timeout, min_gain=settings.min_gain / 100, ablate=settings.ablate)
 
 
 @dataclass(frozen=True)
@@ -326,27 +371,19 @@ def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
     """Return the study with the settings that are fixed by its first run, if there was one.
 
     These are the search's number of prompts and the price, since trials of two workloads or costs at two prices cannot
-    be compared, and the source studies where none are given.
+    be compared, and the source studies where none are given. A list price gives way to the stored price.
+
+    Raises:
+        SettingError: for a given price that is not the stored one.
     """
     stored = store.study(spec.name)
     if stored is None:
         return spec
-    learn_from = spec.search.learn_from or tuple(stored.facts.get("learn_from", ()))
+    price = Price.from_dict(stored.facts.get("price"))
+    given = None if spec.price is None or spec.price.list_price is not None else spec.price.per_gpu_hour
+    if given is not None and (price is None or not math.isclose(price.per_gpu_hour, given, rel_tol=_SAME)):
+        rule = f"the study {spec.name!r} has {'no price' if price is None else price}"
+        raise SettingError("price", given, rule, "leave it out, or give another {study}")
+    search = replace(spec.search, learn_from=spec.search.learn_from or tuple(stored.facts.get("learn_from", ())))
     prompts = stored.premise.get("search", {}).get("num_prompts")
-    search = replace(spec.search, learn_from=learn_from)
-    return replace(spec, search_prompts=prompts, search=search, price=Price.from_dict(stored.facts.get("price")))
-
-
-def refuse_other_price(given: Price | None, stored: StudyRecord | None) -> None:
-    """Refuse a given price that is not the stored study's; a list price gives way to the stored one.
-
-    Raises:
-        SettingError: with the stored price.
-    """
-    if given is None or given.list_price is not None or stored is None:
-        return
-    known = Price.from_dict(stored.facts.get("price"))
-    if known is not None and math.isclose(known.per_gpu_hour, given.per_gpu_hour, rel_tol=_SAME):
-        return
-    rule = f"the study {stored.name!r} has {'no price' if known is None else known}"
-    raise SettingError("price", given.per_gpu_hour, rule, "leave it out, or give another {study}")
+    return replace(spec, search_prompts=prompts, search=search, price=price)

@@ -25,7 +25,8 @@ from tuner.engines.simulator.prediction import Platform, any_completed, build_se
 from tuner.engines.simulator.serve_config import ServeConfig, find_shape
 from tuner.engines.simulator.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.settings.study import StudySettings
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names

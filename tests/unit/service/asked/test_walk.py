@@ -24,7 +24,8 @@ from tuner.service.asked.contents import files_of, with_files
 from tuner.service.asked.rules import ServerRules
 from tuner.service.asked.settings import names, read_settings
 from tuner.service.driver.run import _permit
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.builder import build_spec
+from tuner.study.specification.plan import plan_study
 
 ENGINE = EngineInfo("vllm", "0.32.0", None, FLAGS["0.32.0+cpu"], Provenance.MEASURED, SIMULATED_PACKAGES)
 DRAWN = 3
