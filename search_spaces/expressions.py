@@ -128,9 +128,6 @@ class Expression:
     def evaluate(self, lookup: Lookup) -> object:
         """Return the value, or `UNKNOWN`.
 
-        Args:
-            lookup: maps names to values.
-
         Raises:
             SpaceError: if types do not match, as in `"a" < 3`, or a number is too large to compute with.
         """

@@ -14,7 +14,7 @@ from search_spaces.errors import SpaceError
 from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices
 from search_spaces.render import Rendered
 from search_spaces.schema import ParameterSpec
-from search_spaces.space import Dropped, NamedConfig, ResolvedSpace, Violation
+from search_spaces.space import ResolvedSpace, Violation
 
 ENGINE = "engine"
 """The parameter that chooses the engine."""
@@ -78,7 +78,8 @@ class JoinedSpace(ResolvedSpace):
             raise SpaceError(f"{rule}; it has {ENGINE}, and those of {', '.join(self.parts)} as ENGINE.NAME")
         return owner
 
-    def lift(self, engine: str, config: Config) -> dict[str, ParameterValue]:
+    @staticmethod
+    def lift(engine: str, config: Config) -> dict[str, ParameterValue]:
         """Return a configuration of an engine's own space as one of this space."""
         return {ENGINE: engine, **{f"{engine}.{name}": value for name, value in config.items()}}
 
@@ -157,19 +158,15 @@ class JoinedSpace(ResolvedSpace):
 
 
 def join(parts: Mapping[str, ResolvedSpace]) -> JoinedSpace:
-    """Return the spaces of several engines as one.
-
-    Args:
-        parts: by the engine's name, the default engine first.
-    """
+    """Return the spaces of engines by their names, the default engine first, as one."""
     first = next(iter(parts.values()))
-    named = {
-        (name if part is first else f"{engine}={name}"): replace(
-            each, config={ENGINE: engine, **{f"{engine}.{key}": value for key, value in each.config.items()}}
-        )
-        for engine, part in parts.items()
-        for name, each in part.named.items()
-    }
+    named = {}
+    for engine, part in parts.items():
+        for name, each in part.named.items():
+            full = name if part is first else f"{engine}={name}"
+            named[full] = replace(each, name=full, config=JoinedSpace.lift(engine, each.config))
+    engines = {"description": "The engine that serves the model.", "type": "categorical", "choices": [*parts]}
+    spec = ParameterSpec.model_validate(engines)
     own = (
         Parameter(f"{engine}.{each.name}", each.spec, each.choices)
         for engine, part in parts.items()
@@ -178,22 +175,15 @@ def join(parts: Mapping[str, ResolvedSpace]) -> JoinedSpace:
     return JoinedSpace(
         name=" + ".join(dict.fromkeys(part.name for part in parts.values())),
         context=first.context,
-        parameters=(_engine_parameter(list(parts)), *own),
-        dropped=tuple(_of_engine(engine, each) for engine, part in parts.items() for each in part.dropped),
-        named={name: NamedConfig(name, each.config, each.note, each.source) for name, each in named.items()},
+        parameters=(Parameter(ENGINE, spec, full_choices(spec)), *own),
+        dropped=tuple(
+            replace(each, parameter=f"{engine}.{each.parameter}")
+            for engine, part in parts.items()
+            for each in part.dropped
+        ),
+        named=named,
         specs={},
         rules=(),
         fixed={},
         parts=dict(parts),
     )
-
-
-def _engine_parameter(engines: list[str]) -> Parameter:
-    spec = ParameterSpec.model_validate(
-        {"description": "The engine that serves the model.", "type": "categorical", "choices": engines}
-    )
-    return Parameter(ENGINE, spec, full_choices(spec))
-
-
-def _of_engine(engine: str, dropped: Dropped) -> Dropped:
-    return replace(dropped, parameter=f"{engine}.{dropped.parameter}")

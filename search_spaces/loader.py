@@ -62,10 +62,6 @@ def load_space(name: str | Path) -> Space:
 def parse_space(text: str, name: str = "space") -> Space:
     """Return the space of a YAML text from outside, which can include no file.
 
-    Args:
-        text: the content of a space's file.
-        name: of the space, and of the text in errors.
-
     Raises:
         SpaceError: with name and line, if it is not valid.
     """

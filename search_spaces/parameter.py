@@ -61,26 +61,6 @@ class Parameter:
         return self.spec.type
 
     @property
-    def description(self) -> str:
-        """The declaration's description."""
-        return self.spec.description
-
-    @property
-    def changes_answers(self) -> bool:
-        """Whether it may change the text of the model's answers."""
-        return self.spec.changes_answers
-
-    @property
-    def changes_stream(self) -> bool:
-        """Whether it changes how the tokens of an answer arrive at a user."""
-        return self.spec.changes_stream
-
-    @property
-    def when(self) -> str | None:
-        """The condition under which it counts; None for always."""
-        return self.spec.when
-
-    @property
     def values(self) -> tuple[ParameterValue, ...]:
         """The values of a bool or a categorical; empty for a range. None stands for the engine's default."""
         return tuple(choice.value for choice in self.choices)

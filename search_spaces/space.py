@@ -89,7 +89,7 @@ class ResolvedSpace:
         return facts_of(self.context)
 
     def _active(self, parameter: Parameter, config: Mapping[str, ParameterValue]) -> bool:
-        return parameter.when is None or parameter.active(self.names(config).lookup)
+        return parameter.spec.when is None or parameter.active(self.names(config).lookup)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
         """Return the configuration that a trial suggests, without parameters whose condition does not hold."""
@@ -179,7 +179,7 @@ class ResolvedSpace:
         for parameter in self.parameters:
             if parameter.name in ordered and not self._active(parameter, ordered):
                 raise SpaceError(
-                    f"{parameter.name} counts only when {parameter.when}; set that as well, or leave out "
+                    f"{parameter.name} counts only when {parameter.spec.when}; set that as well, or leave out "
                     f"{parameter.name}"
                 )
         return ordered
@@ -229,7 +229,7 @@ class ResolvedSpace:
             The number; None if a parameter is continuous, or if the parameters in conditions have more than 20,000
             combinations of values.
         """
-        conditions = (parsed(p.when).names for p in self.parameters if p.when is not None)
+        conditions = (parsed(p.spec.when).names for p in self.parameters if p.spec.when is not None)
         controllers = frozenset(name.removeprefix("effective.") for names in conditions for name in names)
         sizes = {parameter.name: parameter.size() for parameter in self.parameters}
         if None in sizes.values():
@@ -392,9 +392,9 @@ class Space:
 
         The answer is True if the condition depends on a range, on an unknown fact or on too many combinations.
         """
-        names = _parents(parameter.when)
+        names = _parents(parameter.spec.when)
         parents = [other for other in before if other.name in names]
-        if parameter.when is None or not all(other.choices for other in parents):
+        if parameter.spec.when is None or not all(other.choices for other in parents):
             return True
         if math.prod(len(other.choices) for other in parents) > MAX_COMBINATIONS:
             return True
@@ -402,7 +402,7 @@ class Space:
         for values in product(*(other.values for other in parents)):
             chosen = dict(zip((other.name for other in parents), values, strict=True))
             lookup = Names(self._parameters, facts, fixed, chosen).lookup
-            if parsed(parameter.when).holds(lookup) is not False:
+            if parsed(parameter.spec.when).holds(lookup) is not False:
                 return True
         return False
 
@@ -433,12 +433,7 @@ class Space:
         return build(parameters, dropped, kept)
 
     def engine_default(self, name: str, context: Context) -> ParameterValue:
-        """Return the engine's own default of a declared parameter; None if it is not known.
-
-        Args:
-            name: the parameter.
-            context: hardware, engine version, model and workload that the default may depend on.
-        """
+        """Return the engine's own default of a declared parameter; None if it is not known."""
         return Names(self._parameters, facts_of(context), {}, {}).default(name)
 
     @property

@@ -57,19 +57,7 @@ def _profiles() -> dict[str, HardwareProfile]:
 
 def _profile(key: str, facts: Mapping[str, Any]) -> HardwareProfile:
     capability = facts["compute_capability"]
-    return HardwareProfile(
-        name=facts["name"],
-        key=key,
-        vendor=facts["vendor"],
-        compute_capability=None if capability is None else (capability[0], capability[1]),
-        memory_gib=facts["memory_gib"],
-        bandwidth_gbs=facts["bandwidth_gbs"],
-        tflops=facts.get("tflops", {}),
-        launch_us=facts.get("launch_us"),
-        host_speed=facts.get("host_speed"),
-        link=facts.get("link"),
-        link_gbs=facts.get("link_gbs"),
-    )
+    return HardwareProfile(**{**facts, "key": key, "compute_capability": capability and tuple(capability)})
 
 
 def hardware_from_file(path: Path) -> HardwareProfile:
@@ -144,7 +132,7 @@ def hardware_named(name: str) -> HardwareProfile:
     raise SpaceError(f"no known hardware is called {name!r}; known: {', '.join(profiles)}")
 
 
-_prices_FILE = Path(__file__).with_name("prices.yaml")
+_PRICES_FILE = Path(__file__).with_name("prices.yaml")
 _SAME_MEMORY = 0.1
 """The relative difference up to which two sizes of memory are those of one card."""
 
@@ -191,7 +179,7 @@ def list_price(card: HardwareProfile) -> Price | None:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = read_yaml(_prices_FILE).data
+    table: Mapping[str, Any] = read_yaml(_PRICES_FILE).data
     return table
 
 

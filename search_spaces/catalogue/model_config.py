@@ -15,6 +15,7 @@ from typing import Any
 from search_spaces.yaml_file import read_yaml
 
 _SHOWN = 80
+"""Most characters of a key with its value in a message."""
 
 
 def whole_number(config: Mapping[str, Any], key: str) -> int:
@@ -78,8 +79,8 @@ _MODAL = ("vision_config", "audio_config", "thinker_config")
 """Keys of parts beside the decoder, which change neither its weights nor its KV cache."""
 _LATENT_PARTS = ("index_topk",)
 """Keys of latent attention that only add to its KV cache."""
-_architecture_SHOWN = 40
-"""Characters of a value in a message."""
+_SHOWN_VALUE = 40
+"""Most characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _special(config: Mapping[str, Any], text: Mapping[str, Any]) -> Unread | Non
 def _shown(value: object) -> str:
     """Return a value of a file in one short line."""
     text = " ".join(str(value).split())
-    return text if len(text) <= _architecture_SHOWN else f"{text[: _SHOWN - 1]}…"
+    return text if len(text) <= _SHOWN_VALUE else f"{text[: _SHOWN_VALUE - 1]}…"
 
 
 def _window(text: Mapping[str, Any], facts: Mapping[str, Any]) -> int | None:
@@ -260,11 +261,7 @@ class ContextLength:
 
 
 def find_context_length(config: Mapping[str, Any], text: Mapping[str, Any]) -> ContextLength:
-    """Return the longest context that a config.json declares.
-
-    Args:
-        config: the whole config.json.
-        text: its part for the decoder; the same where it has no such part.
+    """Return the longest context that a config.json declares; arguments as for `read_architecture`.
 
     Raises:
         KeyError: if no key has a length.

@@ -121,9 +121,7 @@ class ModelShape:
     def from_config_json(cls, config: Mapping[str, Any], quantization: Mapping[str, Any] = _NOTHING) -> ModelShape:
         """Return the shape from a Hugging Face `config.json` (its `text_config` if it has one).
 
-        Args:
-            config: the file's content.
-            quantization: its `quantization_config`, if the file has none.
+        `quantization` counts where the file has no `quantization_config`.
 
         Raises:
             SpaceError: with the first key that is missing, or with the impossible value.

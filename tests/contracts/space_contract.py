@@ -190,7 +190,7 @@ class SpaceContract:
 
     def test_keep_answers_drops_what_may_change_them(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context, keep_answers=True)
-        assert not any(parameter.changes_answers for parameter in resolved.parameters)
+        assert not any(parameter.spec.changes_answers for parameter in resolved.parameters)
 
     def test_the_dictionary_is_plain_json(self, space: Space) -> None:
         content = space.to_dict()

@@ -105,12 +105,7 @@ class FeasibleImprovement:
         return self(self._surrogate.encoder.encode(configs))
 
     def __call__(self, inputs: EncodedConfigurations, means: Matrix | None = None) -> Vector:
-        """Return the acquisition values of encoded configurations, shape (n,).
-
-        Args:
-            inputs: n encoded configurations.
-            means: their prior means; interpolated if None.
-        """
+        """Return the acquisition values of n encoded configurations, shape (n,); `means` are interpolated if None."""
         if means is None:
             means = self._surrogate.interpolated_means(inputs)
         posterior = self._surrogate.posterior(inputs, means)
@@ -151,9 +146,7 @@ AcquisitionFunction: TypeAlias = Callable[[EncodedConfigurations], Vector]
 class SingleChanges:
     """All changes of one parameter that a search evaluates, encoded.
 
-    Args:
-        encoder: of the configurations.
-        rng: draws the positions of numbers, one in each of `POSITIONS` equal parts of the range.
+    `rng` draws the positions of numbers, one in each of `POSITIONS` equal parts of the range.
     """
 
     def __init__(self, encoder: Encoder, rng: np.random.Generator) -> None:
@@ -185,15 +178,7 @@ def local_search(
     starts: Sequence[Params],
     rng: np.random.Generator,
 ) -> list[Params]:
-    """Return the configurations that the searches reach, those after each round included.
-
-    Args:
-        space: draws the parameters that a changed choice requires, and checks the rules.
-        encoder: of the configurations.
-        acquisition: the function to maximise.
-        starts: where the searches start.
-        rng: of the draws.
-    """
+    """Return the configurations that the searches reach, those after each round included."""
     reached: list[Params] = []
     initial = acquisition(encoder.encode(starts))
     current = [(start, float(value)) for start, value in zip(starts, initial, strict=True)]
@@ -269,14 +254,7 @@ class Suggestion:
 
 
 class CandidateSelection:
-    """One selection by a fitted surrogate. To be used within `single_blas_thread`.
-
-    Args:
-        space: the space that candidates are drawn from.
-        settings: prior, source studies and weights of the surrogate.
-        surrogate: fitted to the study's trials.
-        rng: of all draws.
-    """
+    """One selection by a fitted surrogate. To be used within `single_blas_thread`."""
 
     def __init__(
         self, space: CandidateSpace, settings: SurrogateSettings, surrogate: Surrogate, rng: np.random.Generator

@@ -32,13 +32,6 @@ class BackgroundPredictions:
 
     Predictions are computed in the order of the queue, in whichever thread: a study repeats exactly, however long its
     trials take.
-
-    Args:
-        cache: computes and stores the predictions.
-        space: draws the configurations of the initial predictions.
-        transfer: its source studies are predicted with the initial predictions.
-        weights: of the objectives.
-        initial: number of initial predictions.
     """
 
     def __init__(
@@ -63,11 +56,7 @@ class BackgroundPredictions:
             self._queue += configs
 
     def start(self, directions: Sequence[StudyDirection]) -> None:
-        """Compute everything that is queued in a thread, after a run that is still in progress.
-
-        Args:
-            directions: of the objectives.
-        """
+        """Compute everything that is queued in a thread, after a run that is still in progress."""
         if not self._cache.exists:
             return
         arguments = self._thread, self._niceness, directions
@@ -85,9 +74,6 @@ class BackgroundPredictions:
         """Stop the thread after the prediction in progress and compute the rest of the queue in this thread.
 
         The initial predictions are never interrupted.
-
-        Args:
-            directions: of the objectives.
         """
         self._stopped.set()
         self.wait()

@@ -90,11 +90,7 @@ class ColumnParameters:
 
 
 class Encoder:
-    """Encodes configurations of known parameters; parameters without a distribution are ignored.
-
-    Args:
-        distributions: of the parameters, by name.
-    """
+    """Encodes configurations of known parameters; parameters without a distribution are ignored."""
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
         self.distributions = dict(sorted(distributions.items()))

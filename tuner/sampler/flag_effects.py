@@ -79,11 +79,6 @@ def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) ->
     Conditional parameters that the default makes inactive are left out; those that it activates get their own
     defaults. A parameter that `defaults` lacks is not reset. Rules are not checked: a configuration that breaks a rule
     shows that the parameter is needed.
-
-    Args:
-        space: the search space with its conditions.
-        params: the configuration.
-        defaults: the values of all default parameters.
     """
     without: dict[str, Params] = {}
     for name, default in defaults.items():
@@ -227,12 +222,7 @@ def _shares(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float]:
 
 
 def stored_importance(storage_url: str, name: str) -> dict[str, tuple[float, float, float]]:
-    """Return the importance of a stored study's parameters, see `parameter_importance`.
-
-    Args:
-        storage_url: of the database.
-        name: of the study. Without one of this name in Optuna's tables, nothing is returned.
-    """
+    """Return `parameter_importance` of a stored study; empty if Optuna has no study of this name."""
     try:
         study = optuna.load_study(study_name=name, storage=storage_url)
     except KeyError:
@@ -300,14 +290,7 @@ class Elimination:
 
 
 def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defaults: Params) -> Elimination:
-    """Return the order in which the flags of a configuration are reset.
-
-    Args:
-        space: the search space with its conditions and rules.
-        surrogate: the model, to be used within `single_blas_thread`.
-        params: the whole configuration.
-        defaults: the values of all default parameters.
-    """
+    """Return the order in which the flags of a configuration are reset."""
     chain = _Chain(space, surrogate, params, defaults)
     idle: list[ReductionStep] = []
     current = params

@@ -123,10 +123,7 @@ def objective_scales(
 ) -> list[ObjectiveScale]:
     """Return the scale of each objective: relative to the first values, logarithmic unless a value is negative.
 
-    Args:
-        values: of the measured trials; at least one.
-        directions: of the objectives.
-        weights: of the objectives; equal if None.
+    Without weights, all are equal.
     """
     given = weights or [1.0] * len(directions)
     scales = []
@@ -146,10 +143,6 @@ def read_history(trials: Sequence[FrozenTrial], failure_constraint: str) -> Hist
     - PRUNED with a violated constraint: failed by its configuration.
     - RUNNING with parameters: pending.
     - FAIL: discarded. Anything else is ignored.
-
-    Args:
-        trials: of the study.
-        failure_constraint: name of the constraint that only separates failures from successes.
     """
     history = History()
     for trial in trials:

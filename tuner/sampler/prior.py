@@ -88,13 +88,7 @@ class PriorCache:
         return max(prediction.constraints.values(), default=0.0) <= 0.0
 
     def means(self, configs: Sequence[Params], scales: Sequence[ObjectiveScale], names: Sequence[str]) -> Matrix:
-        """Return the prior means of configurations; see `unpredicted_means` for those without a prediction.
-
-        Args:
-            configs: the configurations; their predictions are computed if they are not in the cache.
-            scales: of the objectives.
-            names: of the constraints.
-        """
+        """Return the prior means of configurations, which are predicted first where the cache lacks them."""
         return prediction_means([self.predict(config) for config in configs], scales, names)
 
     @property

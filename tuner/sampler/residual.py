@@ -48,12 +48,7 @@ class StudyView(Protocol):
 
 @dataclass(frozen=True)
 class SelectedTrials:
-    """A view of some trials of a study, under their own numbers.
-
-    Args:
-        trials: the trials.
-        directions: of the objectives.
-    """
+    """A view of some trials of a study, under their own numbers."""
 
     trials: Sequence[FrozenTrial]
     directions: list[StudyDirection]
@@ -172,9 +167,6 @@ class ResidualSampler(BaseSampler):
         """Return the configuration for the study's next trial, without creating the trial.
 
         Parameters that no trial had before are left out; Optuna samples them with `sample_independent`.
-
-        Args:
-            study: the trials and directions.
         """
         trials = study.get_trials(deepcopy=False)
         history = self._begin(trials, study.directions)
@@ -222,14 +214,7 @@ class ResidualSampler(BaseSampler):
             return [history.numbers[position] for position in surrogate.ranking()]
 
     def flag_effects(self, study: StudyView, number: int, defaults: int, metrics: Sequence[str]) -> list[FlagEffect]:
-        """Return the effect of each parameter of a measured trial, see `FlagEffect`.
-
-        Args:
-            study: the trials and directions.
-            number: the trial's number.
-            defaults: the number of the trial whose parameters are the defaults.
-            metrics: the names of the objectives.
-        """
+        """Return the effect of each parameter of a trial relative to the trial `defaults`, see `FlagEffect`."""
         trials = study.get_trials(deepcopy=False)
         history = self._read(trials)
         if not history.measured:
@@ -247,13 +232,9 @@ class ResidualSampler(BaseSampler):
             return flag_effects(surrogate.encoder, history, objectives, params[number], without, feasible)
 
     def eliminate(self, study: StudyView, number: int, defaults: int, conditional: Params) -> Elimination:
-        """Return the order in which the parameters of a measured trial can be reset to their defaults.
+        """Return the order in which the parameters of a measured trial can be reset to those of the trial `defaults`.
 
-        Args:
-            study: the trials and directions.
-            number: the trial's number.
-            defaults: the number of the trial whose parameters are the defaults.
-            conditional: the defaults of parameters that this trial lacks, because they do not count there.
+        `conditional` has the defaults of parameters that this trial lacks, because they do not count there.
         """
         trials = study.get_trials(deepcopy=False)
         history = self._read(trials)
@@ -263,12 +244,7 @@ class ResidualSampler(BaseSampler):
             return eliminate(self._space, surrogate, params[number], {**conditional, **params[defaults]})
 
     def predicted_scores(self, study: StudyView, numbers: Sequence[int]) -> dict[int, float]:
-        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions.
-
-        Args:
-            study: the trials and directions.
-            numbers: of the trials.
-        """
+        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions."""
         trials = study.get_trials(deepcopy=False)
         history = self._read(trials)
         params = {trial.number: trial.params for trial in trials}

@@ -30,13 +30,7 @@ RANKING_SPREADS = 0.5
 
 @dataclass(frozen=True)
 class SurrogateSettings:
-    """The parts of the surrogate that are the same for every suggestion.
-
-    Args:
-        prior: the predictions.
-        transfer: the source studies.
-        weights: of the objectives in the score; equal if None.
-    """
+    """The parts of the surrogate that are the same for every suggestion."""
 
     prior: PriorCache
     transfer: Transfer
@@ -69,12 +63,6 @@ class Surrogate:
     """The models, fitted to a history with at least one measured trial. To be used within `single_blas_thread`.
 
     Prior means have the shape (configurations, 2 + constraints): score, compressed violations, probability of failure.
-
-    Args:
-        settings: prior, source studies and weights.
-        distributions: of the parameters.
-        directions: of the objectives.
-        history: the trials.
     """
 
     def __init__(

@@ -24,10 +24,6 @@ def has_effect(effect: Mapping[str, Any]) -> bool:
 def effect_together(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> Mapping[str, Any] | None:
     """Return the ratio of the winner's score to that of the defaults: the effect of all its flags together.
 
-    Args:
-        conclusion: of the study, as plain JSON.
-        records: all trials of the study.
-
     Returns:
         A ratio with `low`, `high` and `rounds` whose interval is above 1; None without such a ratio, and where the
         winner was compared with another configuration than the defaults.
@@ -86,12 +82,7 @@ def _line(effect: Mapping[str, Any]) -> str:
 
 
 def effects_basis(effects: Sequence[Mapping[str, Any]], *, simulated: bool) -> str:
-    """Return the source of flag effects: `measured in 3 rounds`, or `estimated from 57 measured trials`, or both.
-
-    Args:
-        effects: at least one, see `StudyRecord.flag_effects`.
-        simulated: whether the study is.
-    """
+    """Return the source of flag effects: `measured in 3 rounds`, or `estimated from 57 measured trials`, or both."""
     kind = "simulated" if simulated else "measured"
     rounds = [each["name"] for each in effects if each.get("rounds")]
     count = max((each.get("rounds", 0) for each in effects), default=0)

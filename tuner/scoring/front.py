@@ -63,13 +63,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def front(rounds: StudyRounds, reference: int, names: Sequence[str]) -> list[Point]:
-    """Return every feasible trial that has all metrics, by number, with a mark for those on the front.
-
-    Args:
-        rounds: of the study, with its trials.
-        reference: number of the trial that the others are compared with.
-        names: the metrics.
-    """
+    """Return every feasible trial that has all metrics, by number, with a mark for those on the front."""
     found = []
     for number in feasible(rounds.records):
         ratios = {name: rounds.beside(name, number, reference) for name in names}
@@ -82,12 +76,7 @@ def front(rounds: StudyRounds, reference: int, names: Sequence[str]) -> list[Poi
 
 
 def weighed(rounds: StudyRounds, reference: int) -> list[Weighed]:
-    """Return every feasible trial with its score by the goals of `rounds`, the best first.
-
-    Args:
-        rounds: of the study, with other weights.
-        reference: number of the trial that scores 1.
-    """
+    """Return every feasible trial with its score by the goals of `rounds`, the best first."""
     found = []
     for number, own in feasible(rounds.records).items():
         ratio = Ratio(1.0, None, None, 0) if number == reference else rounds.score(number, reference)

@@ -189,10 +189,7 @@ def score(
 ) -> float | None:
     """Return the weighted geometric mean of improvements over `reference`; None if nothing can be compared.
 
-    Args:
-        values: metric name to value of the trial.
-        reference: metric name to value of the reference.
-        objectives: metrics with weights; those that either side lacks, or that cannot be compared, are left out.
+    Metrics that either side lacks, or that cannot be compared, are left out.
     """
     improvements: list[tuple[float, float]] = []
     for objective in objectives:
@@ -209,10 +206,6 @@ def log_scores(runs: Sequence[Mapping[str, float | None]], objectives: Sequence[
 
     A metric that any run lacks, or that cannot be compared in any run, is left out of all: otherwise the runs' weights
     would differ, and with them the constant.
-
-    Args:
-        runs: metric name to value of each run; all that are compared with each other.
-        objectives: metrics with weights.
     """
     columns: list[tuple[float, list[float]]] = []
     for objective in objectives:
@@ -270,11 +263,9 @@ class Goals:
         return any(objective.metric == name for objective in self.objectives)
 
     def verdict(self, outcome: TrialOutcome, reference: Mapping[str, float | None] | None) -> Verdict | None:
-        """Return the verdict; None where the configuration is not at fault for a failure.
+        """Return the verdict, without a score while the reference's metrics are None.
 
-        Args:
-            outcome: of the trial.
-            reference: the metrics of the defaults by name; None while they are not measured.
+        None where the configuration is not at fault for a failure.
         """
         values = {objective.metric: outcome.metric(objective.metric) for objective in self.objectives}
         if outcome.failure is not None:

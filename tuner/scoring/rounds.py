@@ -186,14 +186,7 @@ def _block(group: Rounds, logs_of: Callable[[Sequence[TrialOutcome]], Sequence[f
 def unpaired(
     name: str, one: TrialOutcome | None, other: TrialOutcome | None, benchmarks: Sequence[Sequence[float]]
 ) -> Ratio | None:
-    """Return the ratio of the second outcome's metric to the first's, from their benchmarks; None without values.
-
-    Args:
-        name: the metric.
-        one: the reference's outcome.
-        other: what is compared with it.
-        benchmarks: logarithms by trial, from which the noise follows.
-    """
+    """Return the ratio of the second outcome's metric to the first's, from their benchmarks; None without values."""
     logs = [None if outcome is None else _benchmarks(outcome, name) for outcome in (one, other)]
     if logs[0] is None or logs[1] is None:
         return None

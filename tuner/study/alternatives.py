@@ -174,13 +174,7 @@ def distance_of(violations: Iterable[float]) -> float:
 
 
 def nearest_of(goals: Goals, records: Sequence[TrialRecord], label: str) -> Nearest | None:
-    """Return the configuration of some rounds that is nearest to meeting the SLOs; None if each failed in a round.
-
-    Args:
-        goals: with the SLOs.
-        records: every trial of the study.
-        label: of the rounds.
-    """
+    """Return the configuration of some rounds that is nearest to meeting the SLOs; None if each failed in a round."""
     rounds = Rounds.of(without_slos(goals), records, label)
     numbers = [n for n in dict.fromkeys(n for n, _ in rounds.cells) if n in rounds.complete()]
     if not numbers:
@@ -216,12 +210,7 @@ def _values(rounds: Rounds, number: int, metric: str) -> list[float]:
 
 
 def mean_interval(values: Mapping[int, Sequence[float]], number: int) -> tuple[float, float | None, float | None]:
-    """Return the mean of a configuration's values with its 95 % interval; geometric if all values are positive.
-
-    Args:
-        values: of each configuration, one a round.
-        number: the configuration.
-    """
+    """Return the mean of a configuration's values, one a round, with its 95 % interval; geometric where it can be."""
     positive = all(value > 0 for listed in values.values() for value in listed)
     scaled = {each: [math.log(v) if positive else v for v in listed] for each, listed in values.items()}
     back = finite_exp if positive else float

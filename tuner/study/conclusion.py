@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from records.measured import REFERENCES
 from records.trials import BASELINE, DEFAULTS, JsonScalar, TrialKind, TrialRecord
@@ -43,12 +43,7 @@ class ComparedFinalist:
 
 @dataclass(frozen=True)
 class Smaller:
-    """A winner with fewer flags than the finalist with the best score.
-
-    Args:
-        best: number of that finalist.
-        score: ratio of the winner's score to that finalist's, from the same rounds.
-    """
+    """A winner with fewer flags than the finalist `best`; `score` is its ratio to that one, from the same rounds."""
 
     best: int
     score: Ratio
@@ -218,14 +213,7 @@ def failed_references(records: Sequence[TrialRecord]) -> list[str]:
 def with_earlier_winner(
     conclusion: Conclusion, leader: int | None, rounds: int, group: Sequence[TrialRecord]
 ) -> Conclusion:
-    """Return the conclusion. Where the reference stays although a finalist won the first rounds, its reason says so.
-
-    Args:
-        conclusion: from all rounds.
-        leader: number of the winner of the first rounds; None if there was none.
-        rounds: how many rounds it won.
-        group: the trials of the last rounds, the reference first.
-    """
+    """Return the conclusion; where the reference stays although `leader` won the first rounds, its reason says so."""
     score = next((each.score for each in conclusion.finalists if each.number == leader), None)
     if conclusion.keeps is None or score is None or score.low is None or score.high is None:
         return conclusion
@@ -290,37 +278,3 @@ def without_one_flag(space: ResolvedSpace, group: Sequence[TrialRecord], winner:
         if record is not None:
             found[name] = record
     return found
-
-
-class FlagEffectModel(Protocol):
-    """Estimates the effects of a trial's flags, see `OptunaStudy.flag_effects`."""
-
-    def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
-        """Return the effects of the flags of the trial `number` relative to the trial `defaults`."""
-
-
-def estimated_effects(
-    model: FlagEffectModel,
-    conclusion: Conclusion,
-    group: Sequence[TrialRecord],
-    trials: Sequence[TrialRecord],
-    note: Callable[[str], None],
-) -> list[FlagEffect]:
-    """Return the effects of the winner's flags as the model estimates them; none where the reference won.
-
-    Args:
-        model: of the trials.
-        conclusion: of the study.
-        group: the trials of the last rounds.
-        trials: all of the study.
-        note: receives one line if there is no estimate; the measurements still count then.
-    """
-    kinds = {record.number: record.kind for record in group}
-    defaults = next((r.number for r in trials if r.kind is TrialKind.BASELINE and not r.round), None)
-    if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
-        return []
-    try:
-        return model.flag_effects(conclusion.winner, defaults)
-    except (ArithmeticError, ValueError) as error:
-        note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
-        return []

@@ -59,18 +59,11 @@ def conclude(
     label: str | None,
     preference: Preference = Preference(),
 ) -> Conclusion:
-    """Return the conclusion from a study's records.
+    """Return the conclusion from a study's records: from the rounds with a label, else from the search alone.
 
     The winner is the finalist with the fewest flags among those that are better than the reference beyond the noise and
     not worse than the one with the best score. Where the defaults and the baseline failed, or missed an SLO, the first
     finalist takes their place.
-
-    Args:
-        goals: objectives, SLOs and weights.
-        records: every trial of the study.
-        finalists: the nominated trials, the reference among them if there is one.
-        label: the confirmation's name; None without rounds.
-        preference: for small winners.
     """
     baseline = reference_of(records)
     noise = noise_of(baseline, goals.objectives[0].metric)
@@ -162,15 +155,6 @@ def _decide_among(
     """Conclude where neither the defaults nor the baseline can win: the first finalist is the reference.
 
     It wins unless another finalist is better beyond the noise, or is as good with fewer flags.
-
-    Args:
-        first: the first finalist that passed every round.
-        finalists: the others.
-        every: all rounds of the study.
-        rounds: number of those that decide.
-        preference: for small winners.
-        why: says why the defaults cannot win.
-        noise: see `Conclusion`.
     """
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
@@ -323,14 +307,8 @@ def close_form(
 ) -> TrialRecord | None:
     """Return the smaller form of which further rounds may change the verdict; None if none was a close one.
 
-    A form that won is close if it has a loss. Where none won, the smallest one that is not worse beyond the noise is.
-
-    Args:
-        goals: objectives, SLOs and weights.
-        records: every trial of the study.
-        compared: the forms beside the pair.
-        pair: the best finalist, and the winner before this comparison.
-        space: the search space.
+    The pair is the best finalist and the winner before this comparison. A form that won is close if it has a loss.
+    Where none won, the smallest one that is not worse beyond the noise is.
     """
     numbers = {record.number for record in pair}
     out = {each.number for each in compared.conclusion.finalists if each.disqualified is not None}

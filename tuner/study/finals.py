@@ -11,6 +11,8 @@ The finalist that won first takes part in all rounds, which all count: if it is 
 defaults stay. Steps 2 and 3 need `reduce`, and end when the rounds have taken as many measurements as the search had
 trials. Every step is planned from the stored trials, so that a continued study goes on where it stopped.
 
+Where no configuration meets the SLOs, two other stages follow (`NearestFinals`):
+
 1. Rounds compare the configurations that are nearest to meeting the SLOs, and the reference. Missing an SLO
    disqualifies none of them. One that meets all SLOs in every round wins after all.
 2. The capacity of the nearest one is searched: the highest request rate at which all SLOs hold.
@@ -32,7 +34,6 @@ from tuner.study.conclusion import (
     Nearest,
     chosen_by_engine,
     defaults_of,
-    estimated_effects,
     measured_effects,
     with_earlier_winner,
     without_one_flag,
@@ -62,18 +63,18 @@ WITHOUT_CONCLUSION = (
 )
 """Endings of a stage after which nothing is concluded; the next run continues it."""
 
-FEW_FLAGS = 4
+_FEW_FLAGS = 4
 """With so many flags or fewer, each is left out in turn."""
 
-FURTHER = 2
+_FURTHER = 2
 """How often a close comparison is continued."""
 
-GROUPS = 3
+_GROUPS = 3
 """How often the winner is compared with smaller forms of itself."""
 
 
-class Finals:
-    """The stages after the search; `run` returns why they ended, and the conclusion if there is one."""
+class _Stages:
+    """What the stages after the search have in common."""
 
     def __init__(
         self,
@@ -89,9 +90,29 @@ class Finals:
         self._loop, self._observer, self._slots, self._time_limit = loop, observer, slots, time_limit
         self._ending = RunEnding.DONE
 
+    def _trials(self) -> list[TrialRecord]:
+        return self._store.trials(self._spec.name)
+
+    def _beside_reference(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the reference, if it was measured, and these trials."""
+        reference = reference_of(self._trials())
+        return [*([] if reference is None else [reference]), *trials]
+
+    def _completed(self, confirmation: Confirmation, group: Sequence[TrialRecord]) -> bool:
+        """Measure the rounds of a group; return False if they are not complete."""
+        if not confirmation.exhausted():
+            names, rounds = tuple(f"#{record.number}" for record in group), tuple(confirmation.rounds)
+            self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
+        self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
+        return self._ending is RunEnding.DONE
+
+
+class Finals(_Stages):
+    """The stages after the search; `run` returns why they ended, and the conclusion if there is one."""
+
     def run(self) -> tuple[RunEnding, Conclusion | None]:
         """Run every stage; the time limit ends the stages after the first rounds, not the conclusion."""
-        finalists = self._finalists()
+        finalists = self._beside_reference(self.nominated(self._spec.confirmation.finalists))
         if not self._can_confirm(finalists):
             return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
         first = self._confirm(finalists)
@@ -99,7 +120,7 @@ class Finals:
             return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
         if first is None:
             return self._ending, None
-        final, effects = self._settled(first, *self._refine(first))
+        final, effects = self._with_proof(first, *self._refine(first))
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
         effects = effects or self._effects(final)
@@ -113,14 +134,6 @@ class Finals:
         Trials of an earlier reduction have no influence, so that a continued study has the same finalists.
         """
         return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()), tuple(self._spec.engines))
-
-    def _finalists(self) -> list[TrialRecord]:
-        """Return the reference, if it was measured, and the best trials of the search."""
-        reference = reference_of(self._trials())
-        return [*([] if reference is None else [reference]), *self.nominated(self._spec.confirmation.finalists)]
-
-    def _trials(self) -> list[TrialRecord]:
-        return self._store.trials(self._spec.name)
 
     def _reduced(self, after: int = -1) -> set[int]:
         """Return the numbers of the reduced configurations above a number."""
@@ -147,25 +160,12 @@ class Finals:
         """Measure a group in rounds and conclude from them; None if they are not complete.
 
         If the whole time limit passes before the last round begins, the next run continues them.
-
-        Args:
-            group: the trials to compare.
-            incumbent: number of the winner of earlier rounds.
-            provisional: whether further rounds follow, see `Preference`.
         """
         confirmation = Confirmation(self._spec, self._store, group, self._slots)
         if not self._completed(confirmation, group):
             return None
         preference = self._preference(group, incumbent, provisional)
         return self._concluded(group, confirmation.label, preference, confirmation.rounds[-1])
-
-    def _completed(self, confirmation: Confirmation, group: Sequence[TrialRecord]) -> bool:
-        """Measure the rounds of a group; return False if they are not complete."""
-        if not confirmation.exhausted():
-            names, rounds = tuple(f"#{record.number}" for record in group), tuple(confirmation.rounds)
-            self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
-        self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
-        return self._ending is RunEnding.DONE
 
     def _preference(self, group: Sequence[TrialRecord], incumbent: int | None, provisional: bool) -> Preference:
         """Return what counts beside the rounds of a group: nothing without a reduction."""
@@ -175,7 +175,7 @@ class Finals:
         return Preference(flags, self._optuna_study.predicted_scores(list(flags)), incumbent, provisional)
 
     def _concluded(self, group: Sequence[TrialRecord], label: str, preference: Preference, last: int) -> Compared:
-        """Return what follows from the rounds of a group, and from all others of its members until the round `last`."""
+        """Return the conclusion from the rounds with this label, and all others of the group up to the round `last`."""
         until_now = [record for record in self._trials() if record.round <= last]
         return Compared(tuple(group), conclude(self._spec.goals, until_now, group, label, preference), label, last)
 
@@ -234,25 +234,25 @@ class Finals:
             compared = smaller
         return compared, []
 
-    def _settled(
+    def _with_proof(
         self, first: Compared, final: Compared, effects: list[FlagEffect]
     ) -> tuple[Compared, list[FlagEffect]]:
-        """Return the comparison of which the winner is better than the defaults by its own rounds, and its effects.
+        """Return the comparison whose rounds prove that its winner is better than the defaults, and its effects.
 
-        Where the rounds of a smaller form do not show that yet, it is measured once more beside the finalist that won
-        first. Where they do not show it then, that finalist is compared with the defaults again.
+        A smaller form whose rounds do not prove that yet is measured once more beside the finalist that won first. If
+        they do not prove it then, that finalist is compared with the defaults again.
         """
         best, winner = first.winner, final.winner
         if best is None or winner is None or final is first or self._ending is not RunEnding.DONE:
             return final, effects
         preference = self._preference(final.group, winner.number, provisional=False)
-        settled = self._concluded(final.group, final.label, preference, final.last)
+        proved = self._concluded(final.group, final.label, preference, final.last)
         group = with_both_winners(final, best, winner)
-        shown = settled.winner is not None and settled.winner.number == winner.number
+        shown = proved.winner is not None and proved.winner.number == winner.number
         if not shown and len(group) == 3 and self._may_measure(group, []):
-            settled = self._confirm(list(group.values()), winner.number) or settled
-        kept = settled.winner is not None and settled.winner.number == winner.number
-        return settled, effects if kept else []
+            proved = self._confirm(list(group.values()), winner.number) or proved
+        kept = proved.winner is not None and proved.winner.number == winner.number
+        return proved, effects if kept else []
 
     def _defaults(self, compared: Compared) -> int:
         """Return the number of the defaults from which the winner differs."""
@@ -261,13 +261,13 @@ class Finals:
     def _shrink(self, first: Compared, best: TrialRecord) -> Compared:
         """Return the comparison after groups of smaller forms, as long as one of them wins."""
         compared, space, cautious = first, self._spec.space, False
-        for _ in range(GROUPS):
+        for _ in range(_GROUPS):
             winner = compared.winner
             if winner is None:
                 break
             chosen = chosen_by_engine(self._trials())
             redundant = [name for name in space.changed(winner.config) if winner.config[name] == chosen.get(name)]
-            if len(space.changed(winner.config)) <= FEW_FLAGS and not redundant:
+            if len(space.changed(winner.config)) <= _FEW_FLAGS and not redundant:
                 break
             later = self._reduced(after=max(record.number for record in compared.group))
             order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
@@ -283,19 +283,13 @@ class Finals:
         return compared
 
     def _longer(self, compared: Compared, best: TrialRecord, before: TrialRecord) -> Compared:
-        """Return the comparison with further rounds of the best finalist and a smaller form, where it was a close one.
-
-        Args:
-            compared: the comparison.
-            best: the best finalist.
-            before: the winner before this comparison.
-        """
-        for _ in range(FURTHER):
+        """Return the comparison after further rounds of the best finalist and a smaller form, if that was close."""
+        for _ in range(_FURTHER):
             form = close_form(self._spec.goals, self._trials(), compared, (best, before), self._spec.space)
             if form is None:
                 break
             label = f"{compared.label} after round {compared.last}"
-            single_flags = 3 + min(len(self._spec.space.changed(form.config)), FEW_FLAGS)
+            single_flags = 3 + min(len(self._spec.space.changed(form.config)), _FEW_FLAGS)
             if not self._may_measure({best.number: best, form.number: form}, [], label, single_flags):
                 break
             confirmation = Confirmation(self._spec, self._store, (best, form), self._slots, label)
@@ -340,45 +334,38 @@ class Finals:
         """Store the conclusion, before and after the flag effects, whose estimates take seconds."""
         self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
         names = {effect.name for effect in measured}
-        estimate = estimated_effects(self._optuna_study, conclusion, group, self._trials(), self._observer.note)
-        estimated = [each for each in estimate if each.name not in names]
+        estimated = [each for each in self._estimated_effects(conclusion, group) if each.name not in names]
         conclusion = replace(conclusion, flag_effects=(*measured, *estimated))
         self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
         return conclusion
 
+    def _estimated_effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
+        """Return the effects of the winner's flags by the sampler's model; none where the reference won."""
+        kinds = {record.number: record.kind for record in group}
+        defaults = next((r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round), None)
+        if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
+            return []
+        try:
+            return self._optuna_study.flag_effects(conclusion.winner, defaults)
+        except (ArithmeticError, ValueError) as error:  # the measurements still count
+            self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
+            return []
 
-class NearestFinals:
-    """Those stages; `run` returns why they ended, and the conclusion if there is one."""
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        store: Store,
-        optuna_study: OptunaStudy,
-        loop: Loop,
-        observer: StudyObserver,
-        slots: int,
-        time_limit: TimeLimit,
-    ) -> None:
-        self._spec, self._store, self._optuna_study = spec, store, optuna_study
-        self._loop, self._observer, self._slots, self._time_limit = loop, observer, slots, time_limit
+class NearestFinals(_Stages):
+    """The stages where no configuration meets the SLOs; `run` returns why they ended, and the conclusion if any."""
 
     def run(self, conclusion: Conclusion) -> tuple[RunEnding, Conclusion | None]:
-        """Measure the nearest configurations again; the conclusion is unchanged where there is none.
-
-        Args:
-            conclusion: of the finals, without a winner.
-        """
+        """Measure the nearest configurations again; the conclusion is unchanged where there is none."""
         goals, confirmation = self._spec.goals, self._spec.confirmation
-        group = self._group(confirmation.finalists)
+        group = self._beside_reference(nearest_trials(self._trials(), confirmation.finalists))
         if not group or not confirmation.confirm_rounds:
             return RunEnding.DONE, conclusion
         label = f"nearest {label_of(group)}"
-        ending = self._measure(group, label)
-        if ending is not RunEnding.DONE and self._time_limit.wishes.conclude.is_set():
-            return RunEnding.DONE, conclusion
-        if ending is not RunEnding.DONE:
-            return ending, None
+        rounds = Confirmation(self._spec, self._store, group, self._slots, label, without_slos(goals))
+        if not self._completed(rounds, group):
+            stopped = self._time_limit.wishes.conclude.is_set()
+            return (RunEnding.DONE, conclusion) if stopped else (self._ending, None)
         found = conclude(goals, self._trials(), group, label)
         if found.winner is None:
             nearest = nearest_of(goals, self._trials(), label)
@@ -391,24 +378,6 @@ class NearestFinals:
             found = replace(compared, winner=None, keeps=None, reason=_reason(nearest), nearest=nearest)
         self._store.update_study(self._spec.name, conclusion=found.to_dict())
         return RunEnding.DONE, found
-
-    def _trials(self) -> list[TrialRecord]:
-        return self._store.trials(self._spec.name)
-
-    def _group(self, count: int) -> list[TrialRecord]:
-        """Return the reference, if it was measured, and the nearest trials of the search."""
-        records = self._trials()
-        reference = reference_of(records)
-        return [*([] if reference is None else [reference]), *nearest_trials(records, count)]
-
-    def _measure(self, group: Sequence[TrialRecord], label: str) -> RunEnding:
-        """Measure a group in rounds; the whole time limit ends them before the last round."""
-        goals = without_slos(self._spec.goals)
-        source = Confirmation(self._spec, self._store, group, self._slots, label, goals)
-        if not source.exhausted():
-            names, rounds = tuple(f"#{record.number}" for record in group), tuple(source.rounds)
-            self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
-        return self._loop.run(source, lambda: not source.exhausted() and self._time_limit.is_over())
 
     def _with_capacity(self, nearest: Nearest) -> tuple[RunEnding, Nearest]:
         """Return the nearest configuration with its capacity, where traffic has a single rate and time is left."""

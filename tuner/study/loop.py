@@ -373,18 +373,7 @@ _NOTED_CHANGE = 1.5
 
 
 class TimeLimit:
-    """The time limit of a run, less the reserve for the confirmation.
-
-    Args:
-        spec: the study.
-        timeout_s: seconds from the start of the run; None: no limit.
-        loop: has the durations of the trials so far.
-        slots: number of rounds that run at the same time.
-        clock: the clock of the run.
-        began: the start of the run by that clock.
-        observer: gets a note of the reserve.
-        wishes: end the time early.
-    """
+    """The time limit of a run, less the reserve for the confirmation."""
 
     def __init__(
         self,
@@ -450,17 +439,11 @@ def _duration(seconds: float) -> str:
 def expected_confirmation_s(
     spec: StudySpec, trial_seconds: Sequence[float], benchmark_seconds: Sequence[float], slots: int
 ) -> float:
-    """Return the expected seconds of the confirmation, from the trials so far; 0 before the first trial.
+    """Return the expected seconds of the confirmation, from the seconds of each trial so far and of all its benchmarks.
 
     The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
     trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`. The reduction adds
     `SMALLER_FORMS` and `SINGLE_FLAGS` trials, and their rounds beside the winner and the defaults.
-
-    Args:
-        spec: the study.
-        trial_seconds: duration of each trial.
-        benchmark_seconds: duration of each trial's benchmarks, all repeats.
-        slots: number of rounds that run at the same time.
     """
     rounds = spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:

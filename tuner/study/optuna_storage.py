@@ -38,10 +38,6 @@ def open_storage(url: str, arguments: dict[str, Any]) -> optuna.storages.RDBStor
 
     Optuna looks for a table and then creates it. Of several processes that open a new database at once, all but one
     fail at some table, and find it when they try again.
-
-    Args:
-        url: of the database.
-        arguments: of SQLAlchemy's `create_engine`.
     """
     for _ in range(_CREATIONS - 1):
         try:
@@ -70,12 +66,7 @@ def database_errors() -> Iterator[None]:
 
 
 def delete_optuna_study(url: str, name: str) -> None:
-    """Delete a study from Optuna's tables; without one of that name, nothing happens.
-
-    Args:
-        url: of the database.
-        name: of the study.
-    """
+    """Delete a study from Optuna's tables; without one of that name, nothing happens."""
     storage = open_storage(url, _engine_arguments(url, _BUSY_TIMEOUT_S))
     try:
         with suppress(KeyError):
@@ -89,14 +80,7 @@ class OptunaStorage:
     """Reads and writes the trials of one study in Optuna's tables; only this process adds trials to the study."""
 
     def __init__(self, url: str, name: str, directions: Sequence[StudyDirection], store: Store | None) -> None:
-        """Open the study, or create it.
-
-        Args:
-            url: of the database.
-            name: of the study.
-            directions: of its objectives.
-            store: the tuner's tables in the same database, whose wait and check apply here as well; None: neither.
-        """
+        """Open the study, or create it; the wait and the check of a store in the same database apply here as well."""
         self._wait = NO_WAIT if store is None else store.wait
         self._check = None if store is None else store.check
         self._transactions_left: int | None = None

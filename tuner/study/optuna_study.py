@@ -118,19 +118,7 @@ class OptunaStudy:
         sources: Sequence[SourceHistory] = (),
         store: Store | None = None,
     ) -> None:
-        """Open the study, or create it.
-
-        Args:
-            storage_url: of the database, which contains Optuna's tables too.
-            name: of the study.
-            space: the search space.
-            objectives: with their weights.
-            seed: of the sampler.
-            sampler: `residual` or `tpe`.
-            prior: predicts configurations for `residual`, in a background thread.
-            sources: trials of source studies for `residual`.
-            store: the tuner's tables in the same database, see `OptunaStorage`.
-        """
+        """Open the study, or create it; `residual` uses the prior, in a background thread, and the sources."""
         self._space = space
         self._objectives = objectives
         self._seed = seed
@@ -191,11 +179,7 @@ class OptunaStudy:
         return self._begin(before, trial, self._space.suggest(trial))
 
     def converged(self, min_gain: float) -> bool:
-        """Return whether the search has converged, see `tuner.sampler.residual`; never with TPE.
-
-        Args:
-            min_gain: as a share of the score; 0: never.
-        """
+        """Return whether the search has converged to `min_gain`, a share of the score; never with TPE, or for 0."""
         if self._residual is None or min_gain <= 0:
             return False
         return converged([trial.user_attrs.get(MAX_EXPECTED_IMPROVEMENT) for trial in self._trials()], min_gain)
@@ -223,11 +207,7 @@ class OptunaStudy:
         return begun
 
     def ranking(self, without: Collection[int] = ()) -> list[int]:
-        """Return the numbers of the trials that the sampler ranks best, best first; none with TPE.
-
-        Args:
-            without: numbers of trials to leave out.
-        """
+        """Return the numbers of the trials that the sampler ranks best, best first; none with TPE."""
         if self._residual is None:
             return []
         self.wait_for_predictions()
@@ -241,12 +221,7 @@ class OptunaStudy:
         return [*trials, *(trial for trial in every if trial.number in missing)]
 
     def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
-        """Return the flag effects of a measured trial, from the study's own trials without predictions.
-
-        Args:
-            number: the trial's.
-            defaults: that of the trial of the defaults.
-        """
+        """Return the flag effects of a measured trial, from the study's own trials without predictions."""
         sampler = residual_sampler(self._space, self._objectives, None)
         names = [objective.metric for objective in self._objectives]
         trials = SelectedTrials(self._shown((number, defaults)), self._directions)

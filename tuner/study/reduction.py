@@ -28,13 +28,7 @@ from tuner.study.specification.spec import StudySpec
 
 @dataclass(frozen=True)
 class GivenConfiguration:
-    """A configuration to measure.
-
-    Args:
-        label: name of the trial.
-        config: the configuration.
-        hints: the engine's values of parameters that are left out, for the sampler only.
-    """
+    """A configuration to measure; `hints` are the engine's values of other parameters, for the sampler only."""
 
     label: str
     config: Config

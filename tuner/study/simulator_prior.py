@@ -124,16 +124,7 @@ def _simulator(platform: Platform, spec: StudySpec, workload: Workload) -> Simul
 
 
 class SimulatorPrior:
-    """Predictions of one workload on one platform.
-
-    Args:
-        platform: GPU, simulator parameters, version and packages.
-        goals: objectives and SLOs.
-        workload: what is sent.
-        limit_s: deadline of the benchmark, in simulated seconds.
-        price: of a GPU-hour; None: unknown.
-        gpus: of a trial, of which a server may use fewer.
-    """
+    """Predictions of one workload on one platform; `limit_s` is the deadline of a benchmark, in simulated seconds."""
 
     def __init__(
         self,
@@ -149,12 +140,7 @@ class SimulatorPrior:
         self._warned = False
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
-        """Return a prediction; None if the simulator does not support a flag or has an internal error.
-
-        Args:
-            predict: computes the prediction.
-            params: named in the warning, which is logged once per study.
-        """
+        """Return a prediction; None if the simulator does not support a flag, or has an error, which is logged once."""
         try:
             return predict()
         except NotSimulated:
@@ -177,12 +163,7 @@ class SimulatorPrior:
     def metrics(
         self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape
     ) -> dict[str, float | None] | None:
-        """Return the predicted metrics of a server; None if no request would be completed.
-
-        Args:
-            argv: arguments of `vllm serve` after the model.
-            environment: environment variables of the server.
-            shape: of the model.
+        """Return the predicted metrics of `vllm serve MODEL argv`; None if no request would be completed.
 
         Raises:
             ConfigRefused: if vLLM would refuse the arguments.
@@ -221,10 +202,6 @@ def hardly_met_slos(spec: StudySpec, engine: EngineInfo) -> Iterator[str]:
     """Yield a line for each upper bound on a latency that is far below that of one request on an idle server.
 
     Nothing is yielded where the simulator does not predict the study, as on a CPU.
-
-    Args:
-        spec: the study.
-        engine: that runs it.
     """
     load = ClosedLoop(
         max_concurrency=1, num_prompts=2, input_len=spec.workload.input_len, output_len=spec.workload.output_len

@@ -143,11 +143,6 @@ def _translated(space: ResolvedSpace, trial: TrialRecord, searched: set[str]) ->
 
     A parameter that the trial left to the engine gets the engine's default of the new space. A search trial left a
     parameter to the engine only if its study did not search it.
-
-    Args:
-        space: the new search space.
-        trial: of the source study.
-        searched: names of the parameters that the source study searched.
     """
     skipped = searched if trial.kind is TrialKind.SEARCH else set()
     hints = {key: value for key, value in space.engine_defaults().items() if key not in skipped}

@@ -34,12 +34,7 @@ class KeptOutcomes:
     """Keeps each outcome in a file from its arrival until the database has it."""
 
     def __init__(self, folder: Path, study: str) -> None:
-        """Choose the folder; nothing is created.
-
-        Args:
-            folder: of the study's artifacts.
-            study: identifies the study; the files of another one of the same name are ignored.
-        """
+        """Choose the folder; nothing is created, and files of another study than `study` with its name are ignored."""
         self._folder = folder
         self._study = study
 
@@ -105,10 +100,6 @@ class StudyIsRunning(SettingError):
 def refuse_running(url: str, name: str) -> None:
     """Refuse a study that another process runs; creates nothing.
 
-    Args:
-        url: the study's database.
-        name: the study's name.
-
     Raises:
         StudyIsRunning: when another process runs it.
     """
@@ -118,13 +109,7 @@ def refuse_running(url: str, name: str) -> None:
 
 
 def wait_until_free(url: str, name: str, seconds: float, stop: CancelToken) -> None:
-    """Wait until no other process runs the study, or until `stop`; creates nothing.
-
-    Args:
-        url: the study's database.
-        name: the study's name.
-        seconds: the longest wait.
-        stop: ends the wait at once, without an error.
+    """Wait until no other process runs the study, for so many seconds, or until `stop`; creates nothing.
 
     Raises:
         InfrastructureError: when another process still runs it at the end of the wait.

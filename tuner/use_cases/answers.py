@@ -92,13 +92,7 @@ def given(model: str | None, reference: str | None, server: ServerSettings) -> A
 
 
 def studied(store: Store, name: str, number: int | None, reference: str | None) -> Asked:
-    """Return a trial of a study and the study's own model.
-
-    Args:
-        store: with the study.
-        name: the study.
-        number: the trial; None: the winner.
-        reference: the unquantized model; None: the study's model.
+    """Return a trial of a study, None for the winner, and the reference, None for the study's own model.
 
     Raises:
         SettingError: where there is no such study or trial, it has no server, or nothing in it changes answers.
@@ -370,7 +364,7 @@ def variant_of(spec: StudySpec, config: Config) -> Variant:
     The other parameters are left out, unless the former need them.
     """
     space = spec.space
-    changing = {parameter.name for parameter in space.parameters if parameter.changes_answers}
+    changing = {parameter.name for parameter in space.parameters if parameter.spec.changes_answers}
     chosen: dict[str, ParameterValue] = {name: value for name, value in config.items() if name in changing}
     full, names = space.names(config).lookup, space.names(chosen).lookup
     needs_more = any(

@@ -55,11 +55,7 @@ class ClusterDevices:
 
 
 def find_devices(workers: int | None, gpus_per_trial: int = 1) -> Devices:
-    """Return the devices of this machine.
-
-    Args:
-        workers: how many; None: as many as the GPUs allow, or one on the CPU.
-        gpus_per_trial: GPUs of each worker.
+    """Return the devices of this machine for so many workers; None: as many as the GPUs allow, or one on the CPU.
 
     Raises:
         UserError: for more workers than the GPUs allow, or a GPU that does not answer.
@@ -308,10 +304,6 @@ class NodeReport:
 
 def check_cluster(address: str, vllm: str | None) -> list[NodeReport]:
     """Join a cluster, probe every node and leave it.
-
-    Args:
-        address: of the cluster's head.
-        vllm: the vLLM executable on the nodes; None: the one that each finds.
 
     Raises:
         SettingError: if no cluster answers.

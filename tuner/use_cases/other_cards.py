@@ -92,11 +92,6 @@ def other_cards(
     """Return the predictions of a stored study for cards, its own one among them.
 
     Empty for several workloads and for studies on a CPU, which the simulator does not predict.
-
-    Args:
-        study: the study; its winner is the conclusion's.
-        records: all its trials.
-        keys: of the cards, see `search_spaces.known_hardware`.
     """
     workload = read_workload(study.premise["workload"])
     own = own_card(study)
@@ -179,12 +174,7 @@ def _server(platform: Platform, outcome: TrialOutcome) -> ConfiguredServer:
 
 
 def measured_place(study: StudyRecord, outcome: TrialOutcome) -> MeasuredPoint:
-    """Return the place of a measured outcome on the roofline of the study's card.
-
-    Args:
-        study: on one GPU whose peak and bandwidth are known.
-        outcome: with the command of its server.
-    """
+    """Return the place of a measured outcome on the roofline of the study's card."""
     card = own_card(study)
     if card is None or card.bandwidth_gbs is None:
         return MeasuredPoint(lacking="the peak and the bandwidth of its device are not known")

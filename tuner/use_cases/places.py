@@ -69,12 +69,7 @@ def find_study(store: Store, name: str | None) -> StudyRecord:
 
 
 def tracking_uri(store_url: str, folder: Path = DEFAULT_FOLDER) -> str:
-    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's.
-
-    Args:
-        store_url: of the study's database.
-        folder: where MLflow's database is if the study's is no file.
-    """
+    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's."""
     given = os.environ.get("MLFLOW_TRACKING_URI")
     return given or f"sqlite:///{data_folder(store_url, folder) / 'mlflow.db'}"
 

@@ -47,8 +47,8 @@ def space_document(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[s
         "hardware": hardware.name,
         "parameters": [
             {
-                **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when},
-                **{"changes_answers": p.changes_answers, "changes_stream": p.changes_stream},
+                **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.spec.when},
+                **{"changes_answers": p.spec.changes_answers, "changes_stream": p.spec.changes_stream},
             }
             for p in resolved.parameters
         ],

@@ -55,12 +55,6 @@ def would_help(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, base: Confi
 
     A change may not miss an SLO that the reference is predicted to meet. Empty where the simulator cannot predict the
     study, as on CPUs and for several workloads.
-
-    Args:
-        plan: of the study.
-        spec: of the study.
-        engine: that runs it.
-        base: the configuration of the reference.
     """
     reference = _predicted(spec, engine, base, plan.shape)
     if reference is None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from tuner.errors import SettingError
-from tuner.workloads.reading import read_model
+from tuner.workloads.reading import Strict, read_model
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import with_absolute_files
 
 PRESETS_FOLDER = Path(__file__).with_name("presets")
 
 
-class Preset(BaseModel):
+class Preset(Strict):
     """One preset.
 
     Attributes:
@@ -27,8 +25,6 @@ class Preset(BaseModel):
         objectives, slos: texts as on the command line.
         enqueue: named configurations that are tried first.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     description: str

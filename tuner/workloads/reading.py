@@ -43,7 +43,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search_spaces.yaml_file import YamlError, read_regular_file, read_yaml
 from tuner.errors import UserError
@@ -56,6 +56,13 @@ LARGEST_LENGTH = 10**9
 
 MAX_REQUESTS = 10_000_000
 """The most requests of one run: the schedule and every prompt are in memory before the first is sent."""
+
+
+class Strict(BaseModel):
+    """A part of a file that a user writes: it cannot change, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
@@ -132,13 +139,6 @@ def split_lines(text: str) -> list[str]:
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-def json_reason(error: Exception) -> str:
-    """Return why a text is not JSON, from the exception of `json.loads`."""
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
-
-
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
     """Return the value of each line that is not empty.
 
@@ -162,6 +162,25 @@ def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Valu
     if not values:
         raise UserError(f"{what} {str(path)!r} is empty; give {form}")
     return values
+
+
+def _json_entries(file: Path, text: str, remedy: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the value of each entry of a JSON list, or else of each line that is not empty."""
+    is_list = text.lstrip().startswith("[")
+    for number, line in enumerate([text] if is_list else split_lines(text), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line if is_list else line.strip().removesuffix(","))
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else reason
+            at = getattr(error, "lineno", 1) if is_list else number
+            raise UserError(f"{file}:{at}: not JSON: {reason}; {remedy}") from None
+        if is_list:
+            yield from ((f"{file}: entry {place}", each) for place, each in enumerate(value, 1))
+        else:
+            yield f"{file}:{number}", value
 
 
 def _reason(kind: str, message: str) -> str:
@@ -207,7 +226,9 @@ def read_texts(file: Path) -> UserTexts:
     text = read_text(file, "prompts", f"a file of {_FORM}")
     if not text.strip():
         raise UserError(f"prompts {str(file)!r} is empty; give a file of {_FORM}")
-    entries = list(_list(file, text) if text.lstrip()[0] == "[" else _lines(file, text))
+    entries = list(_json_entries(file, text, f"give {_FORM}"))
+    if not entries:
+        raise UserError(f"{file}: is an empty list; give a list of {_FORM}")
     found = []
     for place, entry in entries:
         try:
@@ -219,28 +240,6 @@ def read_texts(file: Path) -> UserTexts:
         rule = "no entry has a prompt, or a conversation with text of a human"
         raise UserError(f"{entries[0][0]}: {rule}; give {_FORM}")
     return UserTexts(tuple(found), len(entries) - len(found))
-
-
-def _list(file: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the value of each entry of a list."""
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise UserError(f"{file}:{line}: not JSON: {json_reason(error)}; give a list of {_FORM}") from None
-    if not entries:
-        raise UserError(f"{file}: is an empty list; give a list of {_FORM}")
-    yield from ((f"{file}: entry {number}", entry) for number, entry in enumerate(entries, 1))
-
-
-def _lines(file: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the value of each line that is not empty."""
-    for number, line in enumerate(split_lines(text), 1):
-        if line.strip():
-            try:
-                yield f"{file}:{number}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{file}:{number}: not JSON: {json_reason(error)}; give {_FORM}") from None
 
 
 def _text(entry: Any) -> UserText | None:
@@ -470,16 +469,16 @@ def read_recording(file: Path) -> Recording:
     names = [] if rows is None else list(rows[0][1])
     columns = _columns(file, names)
     found, dates = [], set()
-    for number, row in rows or ():
+    for place, row in rows or ():
         try:
             at, is_date = _time(row[columns[_TIME]])
-            lengths = [_length(row[columns[place]]) for place in (_PROMPT, _ANSWER)]
+            lengths = [_length(row[columns[column]]) for column in (_PROMPT, _ANSWER)]
             dates.add(is_date)
             if len(dates) > 1:
                 raise ValueError(at)
         except (ValueError, TypeError, KeyError, OverflowError):
             rule = f"{', '.join(columns)} are not a time and two lengths from 0 to {LARGEST_LENGTH}"
-            raise UserError(f"{file}:{number}: {rule}; correct or remove that line") from None
+            raise UserError(f"{place}: {rule}; correct or remove that line") from None
         found.append(RecordedRequest(at, *lengths))
     kept = tuple(sorted((each for each in found if each.input_tokens and each.output_tokens), key=lambda each: each.at))
     if not kept:
@@ -530,32 +529,14 @@ def _plain(name: str) -> str:
     return " ".join(re.findall(r"[a-z0-9]+", spaced.lower()))
 
 
-def _rows(file: Path, text: str) -> list[tuple[int, Mapping[str, Any]]] | None:
-    """Return the rows with the numbers of their lines (of their entries, in a list); None if there are none."""
-    start = text.lstrip()[:1]
-    rows = list(_listed(file, text) if start == "[" else _json_lines(file, text) if start == "{" else _csv(file, text))
-    for number, row in rows:
+def _rows(file: Path, text: str) -> list[tuple[str, Mapping[str, Any]]] | None:
+    """Return the rows with their places; None if there are none."""
+    is_json = text.lstrip().startswith(("[", "{"))
+    rows = list(_json_entries(file, text, "correct or remove that line") if is_json else _csv(file, text))
+    for place, row in rows:
         if not isinstance(row, Mapping):
-            raise UserError(f"{file}:{number}: this is no row with names; correct or remove that line")
+            raise UserError(f"{place}: this is no row with names; correct or remove that line")
     return rows or None
-
-
-def _listed(file: Path, text: str) -> Iterator[tuple[int, Any]]:
-    try:
-        yield from enumerate(json.loads(text), 1)
-    except (ValueError, RecursionError) as error:
-        place = getattr(error, "lineno", 1)
-        raise UserError(f"{file}:{place}: not JSON: {json_reason(error)}; correct or remove that line") from None
-
-
-def _json_lines(file: Path, text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(split_lines(text), 1):
-        if line.strip():
-            try:
-                yield number, json.loads(line.strip().removesuffix(","))
-            except (ValueError, RecursionError) as error:
-                reason = f"not JSON: {json_reason(error)}"
-                raise UserError(f"{file}:{number}: {reason}; correct or remove that line") from None
 
 
 _MOST_COLUMNS = 1000
@@ -563,7 +544,7 @@ _NO_CELL = "no cell"
 """Stands for the cells that the first line lacks; it is no number, unlike an empty cell."""
 
 
-def _csv(file: Path, text: str) -> Iterator[tuple[int, Any]]:
+def _csv(file: Path, text: str) -> Iterator[tuple[str, Any]]:
     lines = split_lines(text)
     head = next((index for index, line in enumerate(lines) if line.strip()), 0)
     first = lines[head] if lines else ""
@@ -573,7 +554,7 @@ def _csv(file: Path, text: str) -> Iterator[tuple[int, Any]]:
         lacking = dict.fromkeys(names, _NO_CELL)  # the first row has every name
         for row in reader:
             if any(row):
-                yield head + reader.line_num, {**lacking, **dict(zip(names, row, strict=False))}
+                yield f"{file}:{head + reader.line_num}", {**lacking, **dict(zip(names, row, strict=False))}
                 lacking = {}
     except csv.Error as error:
         raise UserError(f"{file}:{head + reader.line_num}: not CSV: {error}; correct or remove that line") from None

@@ -25,9 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.random import Generator
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     field_validator,
@@ -36,16 +34,14 @@ from pydantic import (
 )
 
 from records.metrics import PERCENTILES
-from tuner.workloads.reading import LARGEST_LENGTH, read_lines, read_recording, read_texts
+from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_recording, read_texts
 from tuner.workloads.results import RequestSlo
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
 
-class Length(BaseModel):
+class Length(Strict):
     """One distribution of lengths in tokens. Exactly one key is set; in YAML an integer stands for a fixed length."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed: Tokens | None = None
     uniform: tuple[Tokens, Tokens] | None = Field(None, description="shortest and longest, both included")
@@ -97,10 +93,8 @@ class Length(BaseModel):
         return read_lengths(self.file)
 
 
-class Lognormal(BaseModel):
+class Lognormal(Strict):
     """Lengths with a long tail; `mean` (in tokens) and `cv` are those before the bounds apply."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: Annotated[float, Field(ge=1, allow_inf_nan=False)]
     cv: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
@@ -150,14 +144,12 @@ MADE_TEXTS = ("chat", "code")
 """Texts with the repetition of real ones; `tuner/engines/server/prompts/made_text.py` makes them."""
 
 
-class Prefix(BaseModel):
+class Prefix(Strict):
     """Documents that the prompts of a class begin with, so that a prefix cache can reuse them.
 
     A prompt is one document and then `input` tokens of its own. Document k of K is chosen with a probability
     proportional to k ** -zipf; with zipf 0, all documents are equally likely.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: Tokens
     documents: int = Field(1, ge=1, le=1_000_000)
@@ -170,29 +162,25 @@ class Prefix(BaseModel):
         return [weight / total for weight in weights]
 
 
-class TraceFile(BaseModel):
+class TraceFile(Strict):
     """A recorded trace, whose requests give both lengths in the order of their arrival; then the first comes again.
 
     See `tuner.workloads.reading`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     file: Path
 
 
-class TextFile(BaseModel):
+class TextFile(Strict):
     """A file with the user's own prompts. Each is sent once before any is sent again.
 
     See `tuner.workloads.reading`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     file: Path
 
 
-class RequestClass(BaseModel):
+class RequestClass(Strict):
     """A request class: requests that share length distributions, text and an SLO.
 
     Attributes:
@@ -211,8 +199,6 @@ class RequestClass(BaseModel):
         json_schema: the JSON schema of every answer, which the server enforces (structured output). An answer may end
             before `output` tokens; an answer that is cut there has failed.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     input: LengthOrFixed | None = None

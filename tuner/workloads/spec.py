@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from records.trials import Repeat
+from tuner.workloads.reading import Strict
 from tuner.workloads.request_class import ClassSlo, RequestClass
 from tuner.workloads.run_metrics import MetricValues, worst_value
 from tuner.workloads.traffic import RESERVED_PREFIXES, Closed, Traffic, check_name
@@ -24,10 +25,8 @@ POOLED_METRICS = ("success_rate", "goodput_share")
 """Metrics of a whole suite: shares of all offered requests."""
 
 
-class Suite(BaseModel):
+class Suite(Strict):
     """Named workloads. `temperature` and `seed` are as in `ClosedLoop` and hold for every workload of the suite."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     loads: dict[str, Traffic] = Field(min_length=2)
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
@@ -149,7 +148,7 @@ MIN_PROMPTS = 100
 the run, and a 99th percentile has enough requests."""
 
 
-class ClosedLoop(BaseModel):
+class ClosedLoop(Strict):
     """A closed loop of `max_concurrency` users sending `num_prompts` random prompts of fixed lengths.
 
     Lengths are in tokens. With `temperature` None, the server's default applies (1.0 in vLLM, or the model's
@@ -157,8 +156,6 @@ class ClosedLoop(BaseModel):
     equals the published one. Repeat i uses `seed` + i. The warm-up uses another seed, because the same prompts again
     would hit the server's prefix cache.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_concurrency: int = Field(50, ge=1)
     num_prompts: int = Field(200, ge=1)

@@ -34,8 +34,6 @@ from typing import Annotated, Any, Literal
 
 from numpy.random import Generator
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     field_validator,
@@ -44,24 +42,20 @@ from pydantic import (
 )
 
 from tuner.errors import UserError
-from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Unit, read_model, read_times
+from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, Unit, read_model, read_times
 from tuner.workloads.request_class import ClassSlo, RequestClass, TextFile, read_class_slo
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Process(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Closed(_Process):
+class Closed(Strict):
     """A closed loop: each of `users` sends a request when its last one ends, so requests have no scheduled times."""
 
     process: Literal["closed"] = "closed"
     users: int = Field(50, ge=1)
 
 
-class Poisson(_Process):
+class Poisson(Strict):
     """Independent arrivals at a constant rate."""
 
     process: Literal["poisson"]
@@ -72,7 +66,7 @@ class Poisson(_Process):
         return _cumulated_gaps(random, 1.0, self.rate)
 
 
-class Gamma(_Process):
+class Gamma(Strict):
     """Arrivals at a constant mean rate with gamma-distributed gaps."""
 
     process: Literal["gamma"]
@@ -84,7 +78,7 @@ class Gamma(_Process):
         return _cumulated_gaps(random, self.burstiness, self.rate)
 
 
-class Constant(_Process):
+class Constant(Strict):
     """One arrival every 1 / rate seconds, the first at 0 s."""
 
     process: Literal["constant"]
@@ -98,7 +92,7 @@ class Constant(_Process):
             count += 1
 
 
-class Ramp(_Process):
+class Ramp(Strict):
     """Poisson arrivals whose rate changes linearly over the duration."""
 
     process: Literal["ramp"]
@@ -122,7 +116,7 @@ class Ramp(_Process):
             yield 2.0 * area / (low + rate)
 
 
-class TraceArrivals(_Process):
+class TraceArrivals(Strict):
     """Times from a file; the first becomes 0, and `speed` 2 halves all gaps.
 
     The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.reading`).
@@ -163,7 +157,7 @@ def _cumulated_gaps(random: Generator, shape: float, rate: float) -> Iterator[fl
             yield at
 
 
-class Traffic(BaseModel):
+class Traffic(Strict):
     """Traffic. It ends after `requests`, after `duration_s`, or with its trace, whichever comes first.
 
     Attributes:
@@ -180,8 +174,6 @@ class Traffic(BaseModel):
         warmup_requests: requests of the warm-up.
         seed: repeat i uses seed + i; the warm-up uses another one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     arrivals: Arrivals
     requests: int | None = Field(None, ge=1, le=MAX_REQUESTS)
@@ -354,10 +346,6 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 def check_name(name: str, kind: str) -> None:
     """Refuse a name that cannot be the prefix of a metric.
-
-    Args:
-        name: the name.
-        kind: what it names, for the message.
 
     Raises:
         ValueError: with the rule for names.

@@ -338,13 +338,13 @@ def _space_print(resolved: ResolvedSpace, hardware: HardwareProfile, engine: str
     for heading in ("parameter", "values", "default", "only when"):
         table.add_column(heading, no_wrap=heading == "parameter", overflow="fold")
     for parameter in resolved.parameters:
-        mark = " *" if parameter.changes_answers else " +" if parameter.changes_stream else ""
+        mark = " *" if parameter.spec.changes_answers else " +" if parameter.spec.changes_stream else ""
         default = "" if parameter.name not in defaults else str(defaults[parameter.name])
-        table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
+        table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.spec.when or "")
     show(f"search space {resolved.name} on {hardware.name}, {engine}", table, width=140)
-    if any(parameter.changes_answers for parameter in resolved.parameters):
+    if any(parameter.spec.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
-    if any(parameter.changes_stream for parameter in resolved.parameters):
+    if any(parameter.spec.changes_stream for parameter in resolved.parameters):
         print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
         dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]

@@ -35,13 +35,7 @@ from tuner.workloads.spec import ClosedLoop
 
 
 def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
-    """Return the specification of a study for an engine and a device.
-
-    Args:
-        plan: the checked settings.
-        engine: the installed engine.
-        hardware: the device of a worker.
-        artifacts: folder of all studies' artifacts.
+    """Return the specification of a study for an engine and a device; `artifacts` is the folder of all studies'.
 
     Raises:
         UserError: for a setting that cannot work with this engine or hardware.
@@ -120,11 +114,7 @@ def _resolve(
 ) -> ResolvedSpace:
     """Return the space without the parts that the hardware, the engine or the settings exclude.
 
-    Args:
-        plan: the study.
-        engine: that runs it.
-        hardware: its device.
-        stored: parameters to offer even if they make no difference: those of a stored study.
+    Parameters of a stored study are offered even if they make no difference.
 
     Raises:
         UserError: if the settings name what the space does not have, or nothing is left.

@@ -38,13 +38,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def model_of(given: StudySettings, default: str, engine: str, *, simulated: bool) -> tuple[ModelRef, ModelShape | None]:
-    """Return the model of a study and its shape, as far as it is known.
-
-    Args:
-        given: the settings.
-        default: the preset's model, for vLLM and its simulation.
-        engine: that serves it.
-        simulated: whether the shape is enough.
+    """Return the model of a study and its shape, as far as it is known; vLLM's `default` is the preset's.
 
     Raises:
         SettingError: where the engine cannot serve it.
@@ -95,10 +89,7 @@ def _locate(field: str, name: str) -> tuple[str, Path | None]:
 def locate_others(given: StudySettings, space: Space, *, simulated: bool) -> StudySettings:
     """Return the settings with each checkpoint and the draft model as `find_model` finds a model.
 
-    Args:
-        given: the settings.
-        space: the declared space.
-        simulated: whether no server starts; names of models that do not exist are then kept.
+    For a simulated study, names of models that do not exist are kept: no server starts.
 
     Raises:
         SettingError: for one that no choice of the space takes, or that is neither a model's folder nor on the hub.
@@ -289,12 +280,6 @@ def longest_context(
 
     vLLM's `--max-model-len` decides where it is given: whether vLLM allows more than the model's own context depends on
     its version and environment. Another engine's flag can lengthen the context.
-
-    Args:
-        shape: of the model.
-        engine: that serves it.
-        arguments: of the server.
-        version: of vLLM; None: any.
     """
     words = one_spelling(arguments)
     flag = kind_of(engine).context_flag

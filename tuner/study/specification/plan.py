@@ -185,13 +185,7 @@ _SHORT = {"max_concurrency": "users", "num_prompts": "prompts", "input_len": "in
 
 
 def default_name(settings: AskedSettings, preset: Preset, card: str | None) -> str:
-    """Return the preset's name, followed by what the settings change, such as `llama-3.1-8b-h100-users32`.
-
-    Args:
-        settings: settings of the study.
-        preset: the study's preset.
-        card: key of the hardware; None for the preset's.
-    """
+    """Return the preset's name, followed by what the settings change, such as `llama-3.1-8b-h100-users32`."""
     model, changed_card = settings.model, card if card not in (None, preset.hardware) else None
     parts = [preset.name]
     if model is not None or (changed_card is not None and preset.name == DEFAULT_PRESET):
@@ -335,10 +329,6 @@ def gpus_of_engines(settings: StudySettings, engines: Sequence[str]) -> int:
 def _check_gpus(settings: StudySettings, heads: int | None) -> None:
     """Refuse servers that do not fit into the GPUs of a trial, and tensor parallelism that vLLM refuses.
 
-    Args:
-        settings: of the study.
-        heads: attention heads of the model; None: unknown.
-
     Raises:
         SettingError: for flags that need more than a trial has, or heads that cannot be divided.
     """
@@ -406,10 +396,6 @@ def refer_to_secrets(
 
     A variable of a server that is a secret becomes a reference to a variable of the same name. A flag of
     `_VARIABLES_OF_FLAGS` becomes the variable.
-
-    Args:
-        server: the settings as given.
-        environment: the variables of this process, which references name.
 
     Raises:
         SettingError: for a secret flag with a literal value, and for a reference to a variable that is not set.

@@ -63,7 +63,7 @@ TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
 GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 """Default objectives of traffic from a file; the second where its classes have SLOs."""
 
-ITL = "_itl_ms"
+_ITL = "_itl_ms"
 """Part of every metric of the inter-token latency."""
 
 
@@ -115,24 +115,21 @@ def find_goals(
     for text in given.slo:
         check_slo(text)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
-    for objective in goals.objectives:
-        _check_measured("objective", objective.metric, workload)
-        _check_several("objective", objective.metric, gpus)
-    for slo in goals.slos:
-        _check_measured("slo", slo.metric, workload)
-        _check_several("slo", slo.metric, gpus)
+    for field, name in _metrics_of(goals):
+        _check_measured(field, name, workload)
+        _check_several(field, name, gpus)
     _check_capacity(goals, workload)
     return goals
 
 
-def goal_sources(preset: str, given: GoalSettings, *, own: bool) -> dict[str, str]:
-    """Return where SLOs and objectives come from, for the first lines of a study.
+def _metrics_of(goals: Goals) -> list[tuple[str, str]]:
+    """Return the setting and the metric of each objective and each SLO."""
+    objectives = [("objective", each.metric) for each in goals.objectives]
+    return [*objectives, *(("slo", each.metric) for each in goals.slos)]
 
-    Args:
-        preset: name of the preset.
-        given: the given objectives and SLOs.
-        own: see `find_goals`.
-    """
+
+def goal_sources(preset: str, given: GoalSettings, *, own: bool) -> dict[str, str]:
+    """Return where SLOs and objectives come from, for the first lines of a study."""
     otherwise = f"preset {preset}" if own else "workload"
     return {"slos": "" if given.slo else otherwise, "objectives": "" if given.objective else otherwise}
 
@@ -154,8 +151,7 @@ def _check_several(field: str, name: str, gpus: int) -> None:
 
 def has_itl_slo(goals: Goals, workload: Workload) -> bool:
     """Return whether an objective or an SLO, of the study or of a request class, is on the inter-token latency."""
-    metrics = [*(slo.metric for slo in goals.slos), *(objective.metric for objective in goals.objectives)]
-    if any(ITL in name for name in metrics):
+    if any(_ITL in name for _, name in _metrics_of(goals)):
         return True
     return not isinstance(workload, ClosedLoop) and any(
         "itl" in slo.request.bounds_ms for slo in workload.slos.values()
@@ -246,13 +242,7 @@ def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
 
 
 def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | float], *, own: bool) -> Traffic:
-    """Return traffic with the given rate, users, number of requests and temperature.
-
-    Args:
-        traffic: of a file, or of a preset.
-        rate: mean rate of arrivals, in requests per second.
-        given: fields of a closed loop of fixed lengths.
-        own: whether it is a user's file, which can be edited.
+    """Return traffic with the given rate, users, number of requests and temperature; `own` is a file of the user.
 
     Raises:
         UserError: for a field that this traffic does not have.
@@ -289,11 +279,6 @@ def _refusal(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, s
 
 def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) -> None:
     """Check that the server can answer requests for adapters, and those with a schema.
-
-    Args:
-        workload: of the study.
-        engine: that serves it.
-        arguments: of every server; vLLM's name the adapters.
 
     Raises:
         SettingError: if it cannot.
@@ -346,55 +331,38 @@ def _suite(settings: WorkloadSettings) -> Suite:
         raise SettingError("workload", list(files), str(error.errors()[0]["ctx"]["error"]), "rename the file") from None
 
 
-LEAST_PRICE, MOST_PRICE = 1e-6, 1e6
+_LEAST_PRICE, _MOST_PRICE = 1e-6, 1e6
 """Bounds of a price per GPU-hour; they keep costs and their ratios finite."""
 
 
 def study_price(given: float | None, card: HardwareProfile, goals: Goals, provenance: Provenance) -> Price | None:
     """Return the price of a study, see `find_price`.
 
-    Args:
-        given: by the user, per GPU-hour; None: the list price.
-        card: of the workers.
-        goals: of the study.
-        provenance: of its trials.
-
     Raises:
-        SettingError: for a price out of range, or a goal on a cost without a price or on the energy without a counter.
+        SettingError: for a goal on a cost without a price, or on the energy without a counter.
     """
     price = find_price(given, card)
-    _check_measurable(goals, price, card, provenance)
-    return price
-
-
-def find_price(given: float | None, card: HardwareProfile) -> Price | None:
-    """Return the given price of a GPU-hour, else the card's list price; None for a card without one.
-
-    Raises:
-        SettingError: for a price that is no number from `LEAST_PRICE` to `MOST_PRICE`.
-    """
-    check_price(given)
-    return list_price(card) if given is None else Price(given)
-
-
-def check_price(given: float | None) -> None:
-    """Refuse a price that is not a number from `LEAST_PRICE` to `MOST_PRICE`.
-
-    Raises:
-        SettingError: with the bounds.
-    """
-    if given is not None and not LEAST_PRICE <= given <= MOST_PRICE:
-        rule = f"a price is from {LEAST_PRICE:f} to {MOST_PRICE:,.0f} per GPU-hour"
-        raise SettingError("price", given, rule, "give for example 0.35, or leave it out for the card's list price")
-
-
-def _check_measurable(goals: Goals, price: Price | None, card: HardwareProfile, provenance: Provenance) -> None:
-    """Refuse an objective or SLO on a cost without a price, and on the energy without a counter."""
-    named = [("objective", objective.metric) for objective in goals.objectives]
-    for field, name in [*named, *(("slo", slo.metric) for slo in goals.slos)]:
+    for field, name in _metrics_of(goals):
         base = name.rpartition(".")[2]
         if base in COSTS and price is None:
             raise SettingError(field, name, f"no list price of {card.name} is known", "give {price}")
         if base == ENERGY and (provenance is Provenance.SIMULATED or card.vendor == "cpu"):
             device = "a simulation" if provenance is Provenance.SIMULATED else "a CPU"
             raise SettingError(field, name, f"{device} has no energy counter", "measure it on a GPU")
+    return price
+
+
+def find_price(given: float | None, card: HardwareProfile) -> Price | None:
+    """Return the given price of a GPU-hour, else the card's list price; None for a card without one."""
+    return list_price(card) if given is None else Price(given)
+
+
+def check_price(given: float | None) -> None:
+    """Refuse a price that is not a number from `_LEAST_PRICE` to `_MOST_PRICE`.
+
+    Raises:
+        SettingError: with the bounds.
+    """
+    if given is not None and not _LEAST_PRICE <= given <= _MOST_PRICE:
+        rule = f"a price is from {_LEAST_PRICE:f} to {_MOST_PRICE:,.0f} per GPU-hour"
+        raise SettingError("price", given, rule, "give for example 0.35, or leave it out for the card's list price")

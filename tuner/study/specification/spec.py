@@ -234,11 +234,6 @@ def changes(
 
     Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
     about such parameters, requirements (they decide what is offered) or conditions of parameters that neither offers.
-
-    Args:
-        stored: the stored premise.
-        new: the premise of the run.
-        offered: the values that the run offers, by parameter.
     """
     known = stored.get("space", {})
     old, source = known.get("source", {}), new.get("space", {}).get("source", {})
@@ -330,11 +325,7 @@ _SHOWN_DIFFERENCES = 3
 
 
 def summary_of(differences: Sequence[str]) -> str:
-    """Return the differences that matter most on one short line: `model (A -> B), workload (users: 8 -> 32)`.
-
-    Args:
-        differences: lines of `difference`; `provenance: A -> B` may be among them.
-    """
+    """Return the differences that matter most on one short line: `model (A -> B), workload (users: 8 -> 32)`."""
     shown: list[str] = []
     rest = 0
     for part, name in _MATTERS.items():
