@@ -25,7 +25,7 @@ from search_spaces.catalogue.models import ModelShape
 from search_spaces.errors import SpaceError
 from search_spaces.units import GIB
 
-MAX_LENGTH = 500
+_MAX_LENGTH = 500
 
 
 class Unknown(Enum):
@@ -107,8 +107,8 @@ class Expression:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        if len(source) > MAX_LENGTH:
-            raise SpaceError(f"the expression is {len(source)} characters long; shorten it to at most {MAX_LENGTH}")
+        if len(source) > _MAX_LENGTH:
+            raise SpaceError(f"the expression is {len(source)} characters long; shorten it to at most {_MAX_LENGTH}")
         try:
             self._body = ast.parse(source.strip(), mode="eval").body
             _check(self._body, source)

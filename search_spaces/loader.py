@@ -29,7 +29,7 @@ _PART = "_"
 FILE_LIMIT = 50
 """The most files of a space; a file that is included twice counts twice."""
 
-PARAMETER_LIMIT = 200
+_PARAMETER_LIMIT = 200
 COST_LIMIT = 1000
 """The most defaults that are computed for one default that depends on others."""
 
@@ -92,8 +92,8 @@ class _Reader:
         spec = self._read(path, ())
         if not self.parameters:
             raise SpaceError(f"{path}: the space has no parameters; add `parameters:`")
-        if len(self.parameters) > PARAMETER_LIMIT:
-            rule = f"the space has {len(self.parameters)} parameters, and {PARAMETER_LIMIT} are possible"
+        if len(self.parameters) > _PARAMETER_LIMIT:
+            rule = f"the space has {len(self.parameters)} parameters, and {_PARAMETER_LIMIT} are possible"
             raise SpaceError(f"{path}: {rule}; leave some out")
         self._check_references()
         self._check_json_keys()

@@ -116,11 +116,7 @@ class Parameter:
         return None if step is None else int((high - low) / step + _TOLERANCE) + 1
 
     def listed(self) -> tuple[ParameterValue, ...]:
-        """Return every value of a finite domain, in order.
-
-        Raises:
-            ValueError: for a continuous domain.
-        """
+        """Return every value of a finite domain, in order."""
         size = self.size()
         if size is None:
             raise ValueError(f"{self.name} is continuous; it cannot be listed")
@@ -162,11 +158,7 @@ class NumberRange:
     integer: bool
 
     def listed(self) -> list[ParameterValue]:
-        """Return every value of a range with a step, in order.
-
-        Raises:
-            ValueError: for a continuous range.
-        """
+        """Return every value of a range with a step, in order."""
         if self.step is None:
             raise ValueError("a continuous range cannot be listed")
         step = self.step

@@ -263,7 +263,7 @@ def _size(words: Sequence[str], flag: str) -> int:
     return int(text) if text.isdecimal() and int(text) else 1
 
 
-CAPTURE_FLAGS = ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size")
+_CAPTURE_FLAGS = ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size")
 """vLLM's flags that say which sizes are captured; with one of them, no other sizes can be chosen."""
 
 _TWINS = {
@@ -295,7 +295,7 @@ def _value_in(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
     last = max(found, default=None)
     if last is not None and (last in explicit or found[last] is not None):
         return (found[last],)
-    for flag in (spec.flag, *(CAPTURE_FLAGS if _has_computed_sizes(spec) else ())):
+    for flag in (spec.flag, *(_CAPTURE_FLAGS if _has_computed_sizes(spec) else ())):
         value = None if flag is None else _in_twin(long_name(flag), words)
         if value is not None:
             return (_parse(spec, str(value)) if flag == spec.flag else UNKNOWN,)
@@ -315,7 +315,7 @@ def _by_choices(spec: ParameterSpec, words: Sequence[str]) -> dict[int, object]:
             if list(words[place : place + len(part)]) == part:
                 found[place] = choice.value
     if _has_computed_sizes(spec):
-        found |= {place: UNKNOWN for place, word in enumerate(words) if word in CAPTURE_FLAGS}
+        found |= {place: UNKNOWN for place, word in enumerate(words) if word in _CAPTURE_FLAGS}
     return found
 
 

@@ -27,7 +27,7 @@ VLLM = "vllm"
 """The engine of a space that names none."""
 
 LARGEST_NUMBER = 1e15
-LARGEST_SIZE = 1e9
+_LARGEST_SIZE = 1e9
 """Limits of a range: its bounds, and the number of its steps."""
 
 
@@ -182,8 +182,8 @@ class ParameterSpec(_Model):
             raise ValueError(f"low {self.low} is above high {self.high}; swap or correct them")
         if self.step is not None and self.step <= 0:
             raise ValueError(f"step {self.step} is not above 0; leave it out or give a positive number")
-        if self.step is not None and (self.high - self.low) / self.step > LARGEST_SIZE:
-            raise ValueError(f"step {self.step} gives more than {LARGEST_SIZE:g} values; give a larger one")
+        if self.step is not None and (self.high - self.low) / self.step > _LARGEST_SIZE:
+            raise ValueError(f"step {self.step} gives more than {_LARGEST_SIZE:g} values; give a larger one")
         if self.log and (self.low <= 0 or self.step is not None):
             raise ValueError("log needs low above 0 and no step; raise low, or leave log or step out")
 

@@ -18,7 +18,7 @@ from search_spaces.parameter import Names, Parameter, ParameterValue, Trial, ful
 from search_spaces.render import CAPTURE_SIZES_FLAG, Rendered, fixed_values, render_values
 from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
-MAX_COMBINATIONS = 20_000
+_MAX_COMBINATIONS = 20_000
 """The most combinations of values that are tried one by one."""
 
 
@@ -234,7 +234,7 @@ class ResolvedSpace:
         sizes = {parameter.name: parameter.size() for parameter in self.parameters}
         if None in sizes.values():
             return None
-        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > MAX_COMBINATIONS:
+        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > _MAX_COMBINATIONS:
             return None
         return self._count(0, {}, controllers)
 
@@ -396,7 +396,7 @@ class Space:
         parents = [other for other in before if other.name in names]
         if parameter.spec.when is None or not all(other.choices for other in parents):
             return True
-        if math.prod(len(other.choices) for other in parents) > MAX_COMBINATIONS:
+        if math.prod(len(other.choices) for other in parents) > _MAX_COMBINATIONS:
             return True
         facts = facts_of(context)
         for values in product(*(other.values for other in parents)):

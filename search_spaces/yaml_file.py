@@ -53,21 +53,21 @@ def _size(limit: int) -> str:
 SIZE_LIMIT = 2**20
 """The largest file in bytes."""
 
-DEPTH_LIMIT = 40
+_DEPTH_LIMIT = 40
 """The deepest nesting of lists and mappings."""
 
-NODE_LIMIT = 20_000
+_NODE_LIMIT = 20_000
 """The most values in a document, each alias counted with all that it repeats."""
 
-NUMBER_LIMIT = 2**63
+_NUMBER_LIMIT = 2**63
 """Whole numbers are below this, and above its negative."""
 
-NUMBER_CHARS = 1000
+_NUMBER_CHARS = 1000
 """Characters of a number at most: the time to read one of base 60, such as 1:30:00, grows with their square."""
 
 INCLUDE = "include"
 
-NAMING_FILES = ("file", INCLUDE)
+_NAMING_FILES = ("file", INCLUDE)
 """Keys of traffic files and search spaces whose values are names of files."""
 
 _SHOWN_CHARS = 200
@@ -157,8 +157,8 @@ class _Loader(yaml.SafeLoader):
         before = self._count
         self._depth += 1
         self._count += 1
-        if self._depth > DEPTH_LIMIT:
-            raise _refused(f"more than {DEPTH_LIMIT} levels of nesting", event)
+        if self._depth > _DEPTH_LIMIT:
+            raise _refused(f"more than {_DEPTH_LIMIT} levels of nesting", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
@@ -167,20 +167,20 @@ class _Loader(yaml.SafeLoader):
             self._count += self._sizes[id(node)]
         else:
             raise _refused(f"the alias {event.anchor!r} is within its own anchor", event)
-        if self._count > NODE_LIMIT:
-            raise _refused(f"more than {NODE_LIMIT} values, aliases counted with all that they repeat", event)
+        if self._count > _NODE_LIMIT:
+            raise _refused(f"more than {_NODE_LIMIT} values, aliases counted with all that they repeat", event)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Construct an object; a scalar that Python refuses, such as a month 13, is an error at its line."""
         kind = node.tag.rpartition(":")[2]
-        if kind in ("int", "float") and len(node.value) > NUMBER_CHARS:
-            raise _refused(f"{_start(node)} is a number of more than {NUMBER_CHARS} characters", node)
+        if kind in ("int", "float") and len(node.value) > _NUMBER_CHARS:
+            raise _refused(f"{_start(node)} is a number of more than {_NUMBER_CHARS} characters", node)
         try:
             value = super().construct_object(node, deep)
         except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
             raise _refused(f"{_start(node)} is not a valid {kind} ({error})", node) from None
-        if isinstance(value, int) and not -NUMBER_LIMIT < value < NUMBER_LIMIT:
+        if isinstance(value, int) and not -_NUMBER_LIMIT < value < _NUMBER_LIMIT:
             raise _refused(f"{_start(node)} is not a number below 2^63", node)
         if isinstance(value, float) and math.isnan(value):
             raise _refused(f"{_start(node)} is not a number", node)
@@ -220,7 +220,7 @@ def named_files(value: object) -> Iterator[tuple[str, object]]:
     """Yield each key that names a file, at any depth of a document, and its value; the values of a list one by one."""
     if isinstance(value, Mapping):
         for key, each in value.items():
-            if key in NAMING_FILES:
+            if key in _NAMING_FILES:
                 yield from ((key, name) for name in (each if isinstance(each, list) else [each]))
             else:
                 yield from named_files(each)

@@ -176,11 +176,7 @@ class ModelShape:
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """Return the object of a JSON file.
-
-    Raises:
-        SpaceError: if the file cannot be read, or has no object.
-    """
+    """Return the object of a JSON file."""
     try:
         data = json.loads(read_regular_file(file, _CONFIG_LIMIT))
     except OSError as error:

@@ -15,17 +15,17 @@ from tuner.loadgen.plan import read_plan
 from tuner.loadgen.result import generator_delays, write_delays, write_records
 from tuner.loadgen.run import run_plan
 
-PRIORITY = -10
+_PRIORITY = -10
 """Its niceness, where the system allows it: the generator needs little CPU time, but without delay."""
 
-PARENT_CHECK_PERIOD_S = 1.0
+_PARENT_CHECK_PERIOD_S = 1.0
 """Between two checks that the worker that started it still runs."""
 
 
 def _end_with(parent: int) -> None:
     """End this process when its parent has ended, because only the parent reads the results."""
     while os.getppid() == parent:
-        time.sleep(PARENT_CHECK_PERIOD_S)
+        time.sleep(_PARENT_CHECK_PERIOD_S)
     os._exit(1)
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each request in flight has a connection
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     plan_file, result_file = map(Path, sys.argv[1:])
     plan, requests = read_plan(plan_file)

@@ -341,11 +341,7 @@ def _record(
 
 
 def _check_counts(answer: StreamedAnswer, request: PlannedRequest, size: int) -> None:
-    """Refuse token counts that no server has for a request whose body has `size` bytes.
-
-    Raises:
-        MalformedError: with the count.
-    """
+    """Refuse token counts that no server has for a request whose body has `size` bytes."""
     if (answer.output_tokens or 0) > request.max_tokens:
         raise MalformedError(f"completion_tokens={answer.output_tokens}: more than the {request.max_tokens} asked for")
     most = size + _TEMPLATE_LIMIT  # a token of the body has a byte or more

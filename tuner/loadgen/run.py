@@ -16,7 +16,7 @@ from tuner.loadgen.client import RequestSender, record_without_answer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
 from tuner.workloads.results import RequestRecord, RequestStatus
 
-WAKE_UP_PERIOD_S = 0.005
+_WAKE_UP_PERIOD_S = 0.005
 
 
 class LoopWatch:
@@ -29,8 +29,8 @@ class LoopWatch:
         """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + WAKE_UP_PERIOD_S
-            await asyncio.sleep(WAKE_UP_PERIOD_S)
+            due = loop.time() + _WAKE_UP_PERIOD_S
+            await asyncio.sleep(_WAKE_UP_PERIOD_S)
             self.lags_s.append(max(0.0, loop.time() - due))
 
 

@@ -41,7 +41,7 @@ from tuner.scoring.goals import finite_exp
 LEAST_DEVIATION = 0.005
 """Least standard deviation of the logarithm of one measurement: two starts of one server differ by that much."""
 
-NO_VARIATION = 1e-9
+_NO_VARIATION = 1e-9
 """Deviation and difference up to which all values are the same, such as success rates of 1: there is no interval."""
 
 
@@ -132,7 +132,7 @@ def unpaired_ratio(one: Sequence[float], other: Sequence[float], noise: Noise | 
 
 
 def _ratio(mean: float, noise: Noise | None, share: float, comparisons: int, rounds: int) -> Ratio:
-    if noise is None or (abs(mean) <= NO_VARIATION and noise.deviation <= NO_VARIATION):
+    if noise is None or (abs(mean) <= _NO_VARIATION and noise.deviation <= _NO_VARIATION):
         return Ratio(finite_exp(mean), None, None, rounds)
     half = noise.at_least(LEAST_DEVIATION).half_width(share, comparisons)
     return Ratio(finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), rounds)

@@ -34,8 +34,8 @@ from tuner.errors import SettingError
 PUBLISHED_WEIGHTS = {"output_throughput": 40.0, "p99_tpot_ms": 20.0, "p99_ttft_ms": 15.0, "success_rate": 10.0}
 """The published weights of the contest; the remaining 15 are for code quality and documentation."""
 
-DEFAULT_WEIGHT = 20.0
-LARGEST_WEIGHT = 1e9
+_DEFAULT_WEIGHT = 20.0
+_LARGEST_WEIGHT = 1e9
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def parse_objective(text: str) -> Objective:
     except KeyError as error:
         raise SettingError("objective", text, str(error.args[0])) from None
     try:
-        weight = float(given) if given else PUBLISHED_WEIGHTS.get(PER_GPU.get(name, name), DEFAULT_WEIGHT)
+        weight = float(given) if given else PUBLISHED_WEIGHTS.get(PER_GPU.get(name, name), _DEFAULT_WEIGHT)
     except ValueError:
         weight = math.nan
-    if not 0 < weight <= LARGEST_WEIGHT:
-        rule = f"the weight must be a number above 0 and at most {LARGEST_WEIGHT:g}"
+    if not 0 < weight <= _LARGEST_WEIGHT:
+        rule = f"the weight must be a number above 0 and at most {_LARGEST_WEIGHT:g}"
         raise SettingError("objective", text, rule, f"give for example '{name}:40'")
     return Objective(name, direction, weight)
 
@@ -76,7 +76,7 @@ def parse_objective(text: str) -> Objective:
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(<=|>=|<|>)\s*(\S+)\s*")
 
-JUST_MISSED = 1e-9
+_JUST_MISSED = 1e-9
 """Violation of a strict SLO whose value equals its threshold."""
 
 UNMEASURED = 1.0
@@ -116,7 +116,7 @@ class Slo:
         excess = max(-LARGEST_VIOLATION, min(excess, LARGEST_VIOLATION))
         if self.met(value):
             return min(excess, 0.0)
-        return max(excess, JUST_MISSED)
+        return max(excess, _JUST_MISSED)
 
 
 def parse_slo(text: str) -> Slo:
@@ -144,17 +144,17 @@ def parse_slo(text: str) -> Slo:
     return Slo(name, op, threshold)
 
 
-ZERO_RATIO = 0.01
+_ZERO_RATIO = 0.01
 """What a 0 counts as, relative to the smallest positive value that it is compared with."""
 
-LARGEST_RATIO = 1e300
+_LARGEST_RATIO = 1e300
 """Ratios are limited to this and its inverse, so that neither they nor their logarithms overflow."""
 
-_LARGEST_LOG = math.log(LARGEST_RATIO)
+_LARGEST_LOG = math.log(_LARGEST_RATIO)
 
 
 def finite_exp(logarithm: float) -> float:
-    """Return `exp(logarithm)`, limited to between `1 / LARGEST_RATIO` and `LARGEST_RATIO`."""
+    """Return `exp(logarithm)`, limited to between `1 / _LARGEST_RATIO` and `_LARGEST_RATIO`."""
     return math.exp(max(-_LARGEST_LOG, min(logarithm, _LARGEST_LOG)))
 
 
@@ -181,7 +181,7 @@ def improvement(objective: Objective, value: float, reference: float) -> float |
     if value_ is None or reference_ is None:
         return None
     ratio = value_ / reference_ if objective.direction is Direction.MAXIMIZE else reference_ / value_
-    return max(1 / LARGEST_RATIO, min(ratio, LARGEST_RATIO))
+    return max(1 / _LARGEST_RATIO, min(ratio, _LARGEST_RATIO))
 
 
 def score(
@@ -232,7 +232,7 @@ def _comparable(objective: Objective, values: Sequence[float | None]) -> list[fl
     positive = [value for value in finite if value is not None and value > 0]
     floor = None
     if positive and objective.direction is Direction.MAXIMIZE:
-        floor = ZERO_RATIO * min(positive) or math.ulp(0.0)
+        floor = _ZERO_RATIO * min(positive) or math.ulp(0.0)
     return [None if value is None else value if value > 0 else floor for value in finite]
 
 

@@ -33,7 +33,7 @@ from tuner.settings.declared import (
 )
 
 AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
-SAMPLERS = (AUTO, RESIDUAL, TPE)
+_SAMPLERS = (AUTO, RESIDUAL, TPE)
 """`auto` is `residual` with source studies and for measured trials, which take minutes, compared with a tenth of a
 second for its suggestions; otherwise it is `tpe`."""
 
@@ -61,7 +61,7 @@ class SearchSettings(Settings):
             SEARCH,
             "NAME",
             "residual, tpe, or auto: residual for measured trials and with {learn_from}, else Optuna's tpe.",
-            choices=SAMPLERS,
+            choices=_SAMPLERS,
             limit=NAME,
         ),
     ] = AUTO

@@ -18,7 +18,7 @@ from tuner.scoring.rounds import fault_of
 from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
 
-NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.REDUCED, TrialKind.CAPACITY)
+_NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.REDUCED, TrialKind.CAPACITY)
 """Kinds of trials that are no finalists of their own."""
 
 
@@ -34,7 +34,7 @@ def nominate(
         engines: of a study of several, the default engine first.
     """
     candidates = [
-        record for record in records if record.round == 0 and record.kind not in NOT_NOMINATED and record.state == "ok"
+        record for record in records if record.round == 0 and record.kind not in _NOT_NOMINATED and record.state == "ok"
     ]
     scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
     places = {number: place for place, number in enumerate(ranking)}

@@ -16,7 +16,7 @@ from tuner.scoring.goals import Goals
 from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion import ComparedFinalist, Conclusion, Smaller, failed_references, kept_name, name_of
 
-LARGEST_LOSS = 0.01
+_LARGEST_LOSS = 0.01
 """A loss of the score's logarithm that is small even where the standard error is smaller."""
 
 PREDICTED_SPREAD = 0.02
@@ -198,10 +198,10 @@ class _Loss:
     predicted: float | None = None
 
     def is_small(self, *, certain: bool) -> bool:
-        """Return whether the loss is within `LARGEST_LOSS` or a standard error; `certain`: within its interval."""
+        """Return whether the loss is within `_LARGEST_LOSS` or a standard error; `certain`: within its interval."""
         mean, error = self._expected()
         factor = t_factor(self.error.degrees) if certain and self.error is not None else 1.0
-        return mean <= max(LARGEST_LOSS, factor * error)
+        return mean <= max(_LARGEST_LOSS, factor * error)
 
     def _expected(self) -> tuple[float, float]:
         """Return mean and standard deviation of the loss: measurement and prediction, weighted by their precision."""
@@ -320,6 +320,6 @@ def close_form(
     ratios = {number: score for number, score in scores.items() if score is not None}
     winner = compared.winner
     if winner is not None and winner.number in ratios:
-        return winner if ratios[winner.number].ratio < 1.0 - LARGEST_LOSS else None
+        return winner if ratios[winner.number].ratio < 1.0 - _LARGEST_LOSS else None
     close = [form for form in forms if form.number in ratios and (ratios[form.number].high or 1.0) >= 1.0]
     return min(close, key=lambda r: (len(space.changed(r.config)), -ratios[r.number].ratio), default=None)

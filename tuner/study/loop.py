@@ -36,16 +36,16 @@ from tuner.study.specification.spec import Budget, StudySpec
 from tuner.study.study_folder import KeptOutcomes
 
 TICK_S = 0.5
-FIRST_FAILURES = 3
+_FIRST_FAILURES = 3
 """The study stops if its first trials, this many or more, all failed for the same reason."""
 
 CANCEL_S = 180.0
 """How long cancelled trials may take to end: a server gets its time for SIGTERM and then for SIGKILL."""
 
-OVERTIME = 1.0
+_OVERTIME = 1.0
 """How long running trials may continue after the time limit, as a multiple of the median trial."""
 
-GIVEN_UP_IN_A_ROW = 3
+_GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""
 
 
@@ -149,7 +149,7 @@ class Loop:
     def _overtime_s(self) -> float:
         """Return for how many seconds trials may continue after the time limit; the next run repeats cancelled ones."""
         seconds = self.trial_seconds
-        return OVERTIME * statistics.median(seconds) if seconds else self._spec.limits.startup_s
+        return _OVERTIME * statistics.median(seconds) if seconds else self._spec.limits.startup_s
 
     def _submit_trials(self, source: TrialSource) -> None:
         """Submit a trial of the source to each idle slot."""
@@ -293,12 +293,12 @@ class Loop:
         if failure.culprit is not Culprit.CONFIGURATION:
             self._given_up += 1
             self.reason = failure
-            return RunEnding.INFRASTRUCTURE if self._given_up >= GIVEN_UP_IN_A_ROW else None
+            return RunEnding.INFRASTRUCTURE if self._given_up >= _GIVEN_UP_IN_A_ROW else None
         if self._one_worked:
             return None
         done = [r.outcome for r in self._store.trials(self._spec.name, finished=True) if r.outcome is not None]
         reasons = {(o.failure.kind, _without_digits(o.failure.message)) for o in done if o.failure is not None}
-        if len(done) >= FIRST_FAILURES and len(reasons) == 1:
+        if len(done) >= _FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
             return RunEnding.SAME_FAILURE
         return self._defaults_failed()
@@ -359,13 +359,13 @@ def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: 
     return replace(outcome, failure=crash)
 
 
-LARGEST_RESERVE = 0.5
+_LARGEST_RESERVE = 0.5
 """The largest share of the limit that is reserved: one slow trial must not end the search."""
 
-SMALLER_FORMS = 3
+_SMALLER_FORMS = 3
 """The most smaller forms of a winner that are measured at once."""
 
-SINGLE_FLAGS = 4
+_SINGLE_FLAGS = 4
 """Flags that a reduced winner is expected to keep; each is left out once."""
 
 _NOTED_CHANGE = 1.5
@@ -404,7 +404,7 @@ class TimeLimit:
             return False
         loop = self._loop
         expected = expected_confirmation_s(self._spec, loop.trial_seconds, loop.benchmark_seconds, self._slots)
-        reserve = min(expected, LARGEST_RESERVE * self._timeout_s)
+        reserve = min(expected, _LARGEST_RESERVE * self._timeout_s)
         if expected > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
             self._noted_s = reserve
             self._observer.note(_reserve_note(self._timeout_s, reserve, expected))
@@ -443,7 +443,7 @@ def expected_confirmation_s(
 
     The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
     trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`. The reduction adds
-    `SMALLER_FORMS` and `SINGLE_FLAGS` trials, and their rounds beside the winner and the defaults.
+    `_SMALLER_FORMS` and `_SINGLE_FLAGS` trials, and their rounds beside the winner and the defaults.
     """
     rounds = spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:
@@ -452,7 +452,7 @@ def expected_confirmation_s(
     measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
     compared, reduction_s = spec.confirmation.finalists + 1, 0.0
     if spec.confirmation.reduce:
-        for forms in (SMALLER_FORMS, SINGLE_FLAGS):
+        for forms in (_SMALLER_FORMS, _SINGLE_FLAGS):
             compared += forms + 2
             reduction_s += statistics.median(trial_seconds) * -(-forms // slots)
     return reduction_s + measurement * compared * -(-rounds // slots)

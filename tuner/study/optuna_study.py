@@ -36,7 +36,7 @@ SHOWN_TRIALS = 140
 """Trials that the sampler uses; the cost of a suggestion grows with them."""
 SHOWN_BEST = 60
 """Of those, how many are the best by score; the others are the latest."""
-RELEVANT_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+_RELEVANT_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 """States of trials that a sampler models."""
 
 
@@ -46,7 +46,7 @@ def shown(history: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     The first measured trial is always among them, because scores are relative to it.
     """
     dropped = [trial for trial in history if trial.state is TrialState.FAIL]
-    relevant = [trial for trial in history if trial.state in RELEVANT_STATES]
+    relevant = [trial for trial in history if trial.state in _RELEVANT_STATES]
     if len(relevant) <= SHOWN_TRIALS:
         return [*relevant, *dropped]
     ranked = sorted(relevant, key=lambda trial: trial.user_attrs.get("score") or 0.0, reverse=True)
@@ -87,7 +87,7 @@ class SharedTrial(FrozenTrial):
         return copy.copy(self)
 
 
-TPE_STARTUP_TRIALS = 10
+_TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
 MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
 """User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
@@ -154,7 +154,7 @@ class OptunaStudy:
         history = self._trials()
         trials = shown(history)
         numbers = {trial.number for trial in trials}
-        hidden = [each.params for each in history if each.state in RELEVANT_STATES and each.number not in numbers]
+        hidden = [each.params for each in history if each.state in _RELEVANT_STATES and each.number not in numbers]
         # Seeded by the number of trials, so that a resumed study continues with the draws of an uninterrupted one.
         seed = (self._seed * 1_000_003 + len(history)) % 2**32
         if self._residual is None:
@@ -320,7 +320,7 @@ def tpe_sampler(seed: int) -> BaseSampler:
     """Return Optuna's multivariate TPE, which counts running trials as bad ones."""
     with _no_experimental_warnings():
         return TPESampler(
-            n_startup_trials=TPE_STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
+            n_startup_trials=_TPE_STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
         )
 
 

@@ -14,11 +14,11 @@ from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
 from tuner.study.specification.spec import Budget, StudySpec
 
-MAX_REDRAWS = 200
+_MAX_REDRAWS = 200
 """Proposals in a row that may break a rule or be known before the space counts as exhausted."""
 
-DUPLICATES_BEFORE_ENUMERATION = 10
-ENUMERABLE = 5000
+_DUPLICATES_BEFORE_ENUMERATION = 10
+_ENUMERABLE = 5000
 
 Rendering = tuple[str | None, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 
@@ -140,9 +140,9 @@ class Proposals:
         return None
 
     def _from_sampler(self) -> RunningTrial | None:
-        """Return the next proposal of the sampler that is new and breaks no rule; None after `MAX_REDRAWS` others."""
+        """Return the next proposal of the sampler that is new and breaks no rule; None after `_MAX_REDRAWS` others."""
         duplicates = 0
-        for _ in range(MAX_REDRAWS):
+        for _ in range(_MAX_REDRAWS):
             asked = self._optuna_study.ask()
             problems = self._space.violations(asked.config)
             if problems:
@@ -152,14 +152,14 @@ class Proposals:
                 return asked
             self._optuna_study.drop(asked.number, "the same server as an earlier trial")
             duplicates += 1
-            if duplicates >= DUPLICATES_BEFORE_ENUMERATION:
+            if duplicates >= _DUPLICATES_BEFORE_ENUMERATION:
                 return self._unseen()
         return None
 
     def _unseen(self) -> RunningTrial | None:
         """Return the first configuration that was not tried; None without one, or if the space is not enumerable."""
         cardinality = self._space.cardinality()
-        if cardinality is None or cardinality > ENUMERABLE:
+        if cardinality is None or cardinality > _ENUMERABLE:
             return None
         for config in enumerate_configs(self._space):
             if self._rendering(config) not in self._seen and not self._space.violations(config):

@@ -26,7 +26,7 @@ from tuner.study.simulator_prior import simulator_prior
 from tuner.study.source_studies import SourceStudy
 from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
 
-OF_RUNS = ("drivers", "machines")
+_OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""
 
 
@@ -69,7 +69,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
 def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
     """Return the GPU drivers and the machines that the study has run with, those of this run last."""
     found = {}
-    for name in OF_RUNS:
+    for name in _OF_RUNS:
         known = [*stored.facts.get(name, ()), *spec.facts.get(name, ())]
         if known:
             found[name] = [each for place, each in enumerate(known) if each not in known[:place]]

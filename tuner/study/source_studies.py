@@ -28,7 +28,7 @@ SOURCE_TRIALS = 120
 """Trials of all source studies together; the cost of a suggestion grows with them."""
 LEAST_OF_EACH = 10
 """Trials of each source study, however many studies there are."""
-LEAST_MEASURED = 2
+_LEAST_MEASURED = 2
 """Measured trials that a source study needs: the reference and one more."""
 
 
@@ -96,9 +96,9 @@ def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, 
     searched = {key for trial in trials if trial.kind is TrialKind.SEARCH for key in trial.config}
     for trial in _most_useful(trials, most):
         _add(source, trial, spec, searched)
-    if len(source.history.measured) < LEAST_MEASURED:
+    if len(source.history.measured) < _LEAST_MEASURED:
         metrics = ", ".join(objective.metric for objective in spec.goals.objectives)
-        rule = f"fewer than {LEAST_MEASURED} of its trials lie in this study's space and have {metrics}"
+        rule = f"fewer than {_LEAST_MEASURED} of its trials lie in this study's space and have {metrics}"
         raise SettingError("learn_from", name, rule, "leave it out")
     return source
 

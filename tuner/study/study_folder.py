@@ -98,11 +98,7 @@ class StudyIsRunning(SettingError):
 
 
 def refuse_running(url: str, name: str) -> None:
-    """Refuse a study that another process runs; creates nothing.
-
-    Raises:
-        StudyIsRunning: when another process runs it.
-    """
+    """Refuse a study that another process runs; creates nothing."""
     holder = locks.study_lock(url, name).holder()
     if holder is not None:
         raise StudyIsRunning(name, holder)

@@ -55,7 +55,7 @@ from tuner.study.specification.spec import ServerSettings, StudySpec
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import find_study, home, storage_url
 
-DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B"
+_DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B"
 
 _OF_THE_TRIAL = frozenset({"--host", "--port", "--served-model-name", "--max-num-seqs", "--max-num-batched-tokens"})
 """Flags of a trial's server that the server of a check has not: its own, and the batches of a benchmark."""
@@ -85,7 +85,7 @@ def given(model: str | None, reference: str | None, server: ServerSettings) -> A
         SettingError: for a model that is not found, and a secret flag with a literal value.
     """
     settings, secrets = refer_to_secrets(server, os.environ)
-    found, _ = find_model(model or DEFAULT_MODEL, None)
+    found, _ = find_model(model or _DEFAULT_MODEL, None)
     original, _ = find_model(reference or found.name, None)
     candidate = Variant(found, absolute_arguments(settings.arguments), settings.environment)
     return Asked(candidate, reference_of(replace(candidate, model=original)), secrets)

@@ -129,11 +129,7 @@ def write_bundle(
 
 
 def _files(study: ReportedStudy, leave_out: Sequence[str]) -> dict[str, str]:
-    """Return the files of a bundle by name, without what is left out.
-
-    Raises:
-        SettingError: if nothing has a name of `leave_out`.
-    """
+    """Return the files of a bundle by name, without what is left out."""
     frame, conclusion, hardware = trials_frame(study.trials), study.record.conclusion, _hardware(study)
     known = {*CONTENTS, *map(str, frame.columns), *(conclusion or {}), *hardware}
     for name in leave_out:

@@ -22,7 +22,7 @@ from tuner.trial.pipeline import run_trial
 from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of
 from tuner.use_cases.simulate import refuse_unsimulated_arguments
 
-RATES_FILE = "capacity.csv"
+_RATES_FILE = "capacity.csv"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CapacityResult:
     @property
     def rates(self) -> str:
         """The table of rates as CSV text."""
-        return (self.folder / RATES_FILE).read_text(encoding="utf-8")
+        return (self.folder / _RATES_FILE).read_text(encoding="utf-8")
 
     @property
     def is_lower_bound(self) -> bool:

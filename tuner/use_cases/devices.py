@@ -74,21 +74,13 @@ def find_devices(workers: int | None, gpus_per_trial: int = 1) -> Devices:
 
 
 def refuse_gpus_on_cpu(given: int | None, devices: Devices) -> None:
-    """Refuse GPUs for a trial on a machine that has none.
-
-    Raises:
-        SettingError: with the number.
-    """
+    """Refuse GPUs for a trial on a machine that has none."""
     if given is not None and given > 1 and not devices.gpus:
         raise SettingError("gpus_per_trial", given, "this machine has no GPU", "leave it out")
 
 
 def refuse_nodes(nodes: int) -> None:
-    """Refuse several nodes for a trial that runs on one machine.
-
-    Raises:
-        SettingError: with the number.
-    """
+    """Refuse several nodes for a trial that runs on one machine."""
     if nodes > 1:
         rule = "this study runs on one machine, and its trials have one node"
         raise SettingError("nodes_per_trial", nodes, rule, "leave it out, or run vLLM on a cluster with {ray_address}")
@@ -116,9 +108,6 @@ def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place
         gpus_per_trial: GPUs of each worker.
         place: of the GPUs, for messages.
         spread: nodes of each worker.
-
-    Raises:
-        SettingError: if there are too few GPUs for one worker, or for the given number.
     """
     if len(nodes) < spread:
         rule = f"{place} has {_counted(len(nodes), 'node')} with GPUs, and a trial needs {spread}"
@@ -245,11 +234,7 @@ def choose_devices(
 
 
 def _without_gpus(nodes: int, workers: int, spread: int) -> Devices:
-    """Return the devices of a cluster without GPUs, in which a machine counts as one device.
-
-    Raises:
-        SettingError: if it has too few machines for a worker.
-    """
+    """Return the devices of a cluster without GPUs, in which a machine counts as one device."""
     if nodes < spread:
         rule = f"the cluster has {_counted(nodes, 'node')}, and a trial needs {spread}"
         raise SettingError("nodes_per_trial", spread, rule, "lower it, or add nodes to the cluster")
@@ -288,9 +273,9 @@ def _system() -> str | None:
         return None
 
 
-MIN_FREE_GIB = 1.0
+_MIN_FREE_GIB = 1.0
 """Free disk that a trial's logs and vLLM's compilation caches need at least."""
-MAX_CLOCK_DIFFERENCE_S = 5.0
+_MAX_CLOCK_DIFFERENCE_S = 5.0
 """Logs of nodes whose clocks differ by more are hard to compare."""
 
 
@@ -340,8 +325,8 @@ def _problems(node: NodeFacts, used: Sequence[NodeFacts]) -> tuple[str, ...]:
             found.append(f"vLLM differs from that of node {first.host}")
         if set(node.gpus) != set(first.gpus):
             found.append(f"other GPUs than node {first.host}")
-    if node.free_gib < MIN_FREE_GIB:
-        found.append(f"{node.free_gib:.1f} GiB of disk are free; {MIN_FREE_GIB:.0f} are needed")
-    if node.clock_difference_s is not None and abs(node.clock_difference_s) > MAX_CLOCK_DIFFERENCE_S:
+    if node.free_gib < _MIN_FREE_GIB:
+        found.append(f"{node.free_gib:.1f} GiB of disk are free; {_MIN_FREE_GIB:.0f} are needed")
+    if node.clock_difference_s is not None and abs(node.clock_difference_s) > _MAX_CLOCK_DIFFERENCE_S:
         found.append(f"its clock differs by {node.clock_difference_s:+.0f} s from this machine's")
     return tuple(found)

@@ -153,11 +153,7 @@ def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
 
 
 def check_tokenizer(plan: StudyPlan, engine: EngineSettings) -> None:
-    """Refuse a tokenizer that makes none of the workload's prompts, before a server is started.
-
-    Raises:
-        SettingError: with the tokenizer, or with the request class.
-    """
+    """Refuse a tokenizer that makes none of the workload's prompts, before a server is started."""
     if plan.engine == OPENAI.name:
         find_tools(plan.model.tokenizer, "", ProcessRecords(home() / "processes"), None)
     if plan.engine == VLLM and engine.executable is not None and plan.settings.ray_address is None:

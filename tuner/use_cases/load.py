@@ -37,7 +37,7 @@ from tuner.workloads.results import failures_line
 from tuner.workloads.spec import ClosedLoop, Suite, Workload, merge_repeats, read_workload
 from tuner.workloads.traffic import Traffic
 
-HTTP_TIMEOUT_S = 10.0
+_HTTP_TIMEOUT_S = 10.0
 KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY", "LLAMA_API_KEY")
 """Environment variables with the server's API key, the first that is set; vLLM and llama.cpp read the others."""
 
@@ -217,7 +217,7 @@ def served_model(url: str, model: str | None) -> tuple[str, str]:
     key = server_key()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = fetch(f"{url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
+        reply = fetch(f"{url}/v1/models", ReadLimits(_HTTP_TIMEOUT_S, types=JSON), headers=headers)
     except HttpError as error:
         rule = error.problem if error.lasting else f"{_NO_SERVER} ({error.problem})"
         remedy = error.remedy or (_OTHER if error.connected else "start one")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from records.trials import StudyRecord
     from storage.store import Store
 
-DEFAULT_FOLDER = Path("tuner_study")
+_DEFAULT_FOLDER = Path("tuner_study")
 """The default folder of databases and artifacts, in the current folder."""
 
 
@@ -26,7 +26,7 @@ def database_url(storage: str | None) -> str:
     """Return the URL of a file or an SQLAlchemy URL, or of the default database; nothing is checked or created."""
     from storage import normalise_url
 
-    return normalise_url(storage or os.fspath(DEFAULT_FOLDER / "tuner.db"))
+    return normalise_url(storage or os.fspath(_DEFAULT_FOLDER / "tuner.db"))
 
 
 def storage_url(storage: str | None, create: bool) -> str:
@@ -40,7 +40,7 @@ def storage_url(storage: str | None, create: bool) -> str:
         SettingError: when there is no database to read.
     """
     if storage is None and create:
-        DEFAULT_FOLDER.mkdir(0o700, exist_ok=True)
+        _DEFAULT_FOLDER.mkdir(0o700, exist_ok=True)
     url = database_url(storage)
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")
@@ -68,13 +68,13 @@ def find_study(store: Store, name: str | None) -> StudyRecord:
     raise SettingError("study", name, f"the database has no study of this name; studies: {names}")
 
 
-def tracking_uri(store_url: str, folder: Path = DEFAULT_FOLDER) -> str:
+def tracking_uri(store_url: str, folder: Path = _DEFAULT_FOLDER) -> str:
     """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's."""
     given = os.environ.get("MLFLOW_TRACKING_URI")
     return given or f"sqlite:///{data_folder(store_url, folder) / 'mlflow.db'}"
 
 
-def data_folder(store_url: str, folder: Path = DEFAULT_FOLDER) -> Path:
+def data_folder(store_url: str, folder: Path = _DEFAULT_FOLDER) -> Path:
     """Return the folder of MLflow's database and of the artifacts, absolute: that of an SQLite file, else `folder`."""
     if store_url.startswith("sqlite:///"):
         return Path(store_url.removeprefix("sqlite:///")).resolve().parent

@@ -113,7 +113,7 @@ def shown_metrics(objectives: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys([*objectives, *common, "p99_itl_ms"]))
 
 
-NO_CPU = "the simulator does not predict CPUs"
+_NO_CPU = "the simulator does not predict CPUs"
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _defaults(
 ) -> tuple[Simulation | None, str | None]:
     """Return the prediction of the engine without flags, or why there is none."""
     if card.vendor == "cpu":
-        return None, NO_CPU
+        return None, _NO_CPU
     seed = getattr(plan.workload, "seed", 0)
     asked = replace(settings, gpu=card.key, vllm_version=version, seed=seed, gpus_per_trial=None)
     try:

@@ -58,11 +58,7 @@ def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
 
 
 def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
-    """Refuse settings that only apply to a simulation.
-
-    Raises:
-        SettingError: when one was given.
-    """
+    """Refuse settings that only apply to a simulation."""
     if gpu is not None or version is not None:
         field, value = ("gpu", gpu) if gpu is not None else ("vllm_version", version)
         rule = "this setting is for a simulation, and this study is measured"
@@ -70,11 +66,7 @@ def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
 
 
 def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> None:
-    """Refuse server arguments and requests with which no trial can be simulated.
-
-    Raises:
-        SettingError: with the argument and its value.
-    """
+    """Refuse server arguments and requests with which no trial can be simulated."""
     card, version, shape = settings.card, settings.version, plan.shape
     assert card is not None
     assert version is not None

@@ -10,7 +10,7 @@ from tuner.workloads.reading import Strict, read_model
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import with_absolute_files
 
-PRESETS_FOLDER = Path(__file__).with_name("presets")
+_PRESETS_FOLDER = Path(__file__).with_name("presets")
 
 
 class Preset(Strict):
@@ -40,7 +40,7 @@ class Preset(Strict):
 
 def preset_names() -> list[str]:
     """Return the names of the presets that ship with the package."""
-    return sorted(path.stem for path in PRESETS_FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in _PRESETS_FOLDER.glob("*.yaml"))
 
 
 def load_preset(name: str) -> Preset:
@@ -49,8 +49,8 @@ def load_preset(name: str) -> Preset:
     Raises:
         UserError: if there is none, or (with file and line) the file is not a preset.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS_FOLDER / f"{name}.yaml"
-    if not path.is_file() or (path.parent == PRESETS_FOLDER and name not in preset_names()):
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _PRESETS_FOLDER / f"{name}.yaml"
+    if not path.is_file() or (path.parent == _PRESETS_FOLDER and name not in preset_names()):
         near = difflib.get_close_matches(name, preset_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
         raise SettingError("preset", name, "no preset has this name", hint)

@@ -48,7 +48,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from search_spaces.yaml_file import YamlError, read_regular_file, read_yaml
 from tuner.errors import UserError
 
-TEXT_LIMIT = 2**30
+_TEXT_LIMIT = 2**30
 """The largest file of prompts, times or lengths, in bytes."""
 
 LARGEST_LENGTH = 10**9
@@ -105,10 +105,10 @@ def read_text(path: Path, what: str, form: str) -> str:
         form: the expected form, in messages.
 
     Raises:
-        UserError: if it cannot be read, is not a regular file, is larger than `TEXT_LIMIT`, or is not UTF-8.
+        UserError: if it cannot be read, is not a regular file, is larger than `_TEXT_LIMIT`, or is not UTF-8.
     """
     try:
-        content = read_regular_file(path, TEXT_LIMIT)
+        content = read_regular_file(path, _TEXT_LIMIT)
         reason = next((reason for start, reason in _NO_TEXT if content.startswith(start)), None)
         text = "" if reason else content.decode("utf-8-sig")
     except OSError as error:
@@ -318,10 +318,10 @@ def _encodable(text: str) -> str:
 FORMS = "a trace of Azure, BurstGPT, Splitwise or Vidur (CSV), or of Mooncake or Bailian (JSONL)"
 
 Unit = Literal["s", "ms", "us", "ns"]
-PER_SECOND: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_PER_SECOND: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
-FASTEST = 1000.0
-SLOWEST = 1 / 86_400
+_FASTEST = 1000.0
+_SLOWEST = 1 / 86_400
 """Rates in requests/s beyond which a unit that was not stated is suspect: published traces have 0.1 to 100."""
 
 _EPOCHS = (1.2e9, 2.2e9)
@@ -415,23 +415,23 @@ def in_seconds(
         UserError: if nobody tells the unit, two ways to tell it contradict each other, or the rate is not plausible in
             a unit that the user did not state.
     """
-    clock = next((unit for unit, each in PER_SECOND.items() if _EPOCHS[0] <= times[0] / each <= _EPOCHS[1]), None)
+    clock = next((unit for unit, each in _PER_SECOND.items() if _EPOCHS[0] <= times[0] / each <= _EPOCHS[1]), None)
     if stated is None and clock is not None and known not in (None, clock):
         rule = f"its times are those of a clock in {clock}, and its format or its column has {known}"
         raise UserError(f"{file}: {rule}; {_STATE}")
     unit = stated or clock or known
     span, gaps = times[-1] - times[0], len(times) - 1
-    rates = {each: gaps * per / span for each, per in PER_SECOND.items()} if span > 0 else {}
+    rates = {each: gaps * per / span for each, per in _PER_SECOND.items()} if span > 0 else {}
     if unit is None:
         as_units = ", ".join(f"{rate:.3g} requests/s in {each}" for each, rate in rates.items())
         raise UserError(f"{file}: the unit of its times is not known ({as_units or 'all are equal'}); {_STATE}")
-    if stated is None and not dates and rates and not SLOWEST <= rates[unit] <= FASTEST:
+    if stated is None and not dates and rates and not _SLOWEST <= rates[unit] <= _FASTEST:
         rule = f"read in {unit}, its {len(times)} requests arrive at {rates[unit]:.3g} requests/s"
         raise UserError(f"{file}: {rule}; the unit is suspect: {_STATE}")
-    return [at / PER_SECOND[unit] for at in times]
+    return [at / _PER_SECOND[unit] for at in times]
 
 
-_STATE = f"give `unit`, one of {', '.join(PER_SECOND)}, beside `file` in `arrivals`"
+_STATE = f"give `unit`, one of {', '.join(_PER_SECOND)}, beside `file` in `arrivals`"
 
 
 def read_times(file: Path, unit: Unit | None) -> list[float]:

@@ -140,7 +140,7 @@ def _length(text: str, _: list[int]) -> int:
 _NAME_CHARS = 256
 _SCHEMA_CHARS = 65536
 
-MADE_TEXTS = ("chat", "code")
+_MADE_TEXTS = ("chat", "code")
 """Texts with the repetition of real ones; `tuner/engines/server/prompts/made_text.py` makes them."""
 
 
@@ -252,7 +252,7 @@ class RequestClass(Strict):
     @property
     def has_made_text(self) -> bool:
         """Whether the text is one that the tuner makes from its grammar."""
-        return self.text in MADE_TEXTS
+        return self.text in _MADE_TEXTS
 
     def longest(self) -> int:
         """Return the tokens of the longest request, as far as they are known without a tokenizer."""

@@ -114,10 +114,10 @@ class Window:
         return start is not None and self.begin_s <= start <= self.end_s
 
 
-EDGE_SHARE = 0.1
+_EDGE_SHARE = 0.1
 """Share of an open-loop run that is cut off at the beginning and again at the end."""
 
-MIN_STABLE_REQUESTS = 20
+_MIN_STABLE_REQUESTS = 20
 """Requests that a stable middle needs; with fewer, the whole run counts."""
 
 
@@ -136,11 +136,11 @@ def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window
     if not starts:
         return None
     if users is None:
-        edge = EDGE_SHARE * (starts[-1] - starts[0])
+        edge = _EDGE_SHARE * (starts[-1] - starts[0])
         window = Window(starts[0] + edge, starts[-1] - edge)
     else:
         window = Window(starts[min(users, len(starts)) - 1], starts[-1])
-    return window if sum(window.holds(record) for record in offered) >= MIN_STABLE_REQUESTS else None
+    return window if sum(window.holds(record) for record in offered) >= _MIN_STABLE_REQUESTS else None
 
 
 def failures_line(records: Sequence[RequestRecord]) -> str | None:

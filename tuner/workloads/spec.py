@@ -142,8 +142,8 @@ def _good_requests(repeat: Repeat) -> float | None:
     return None if share is None else share * repeat.offered
 
 
-MIN_REQUESTS_PER_USER = 2
-MIN_PROMPTS = 100
+_MIN_REQUESTS_PER_USER = 2
+_MIN_PROMPTS = 100
 """Limits of a shortened workload: each user sends at least two requests, so that the burst at the start is not most of
 the run, and a 99th percentile has enough requests."""
 
@@ -187,12 +187,12 @@ class ClosedLoop(Strict):
         return self.seed + 500_000
 
     def shortened(self, share: float) -> ClosedLoop:
-        """Return the workload with a share of its requests, at least `MIN_REQUESTS_PER_USER` a user and `MIN_PROMPTS`.
+        """Return the workload with a share of its requests, at least two a user and `_MIN_PROMPTS`.
 
         The number of concurrent users does not change. Traffic at a rate has no shorter form: it would end before an
         overloaded server's queue has grown, and its results would be too good.
         """
-        least = max(MIN_REQUESTS_PER_USER * self.max_concurrency, MIN_PROMPTS, math.ceil(share * self.num_prompts))
+        least = max(_MIN_REQUESTS_PER_USER * self.max_concurrency, _MIN_PROMPTS, math.ceil(share * self.num_prompts))
         return self.model_copy(update={"num_prompts": min(self.num_prompts, least)})
 
     def warmup(self) -> ClosedLoop | None:
@@ -209,10 +209,10 @@ class ClosedLoop(Strict):
         )
 
 
-CLOSED_LOOP_CLASS = "all"
+_CLOSED_LOOP_CLASS = "all"
 """The request class of a closed loop that is sent as traffic."""
 
-CLOSED_LOOP_TIMEOUT_S = 1800.0
+_CLOSED_LOOP_TIMEOUT_S = 1800.0
 """A request of a closed loop is given up after this time; `vllm bench serve` has no shorter limit."""
 
 
@@ -226,8 +226,8 @@ def as_traffic(workload: ClosedLoop) -> Traffic:
     return Traffic(
         arrivals=Closed(users=workload.max_concurrency),
         requests=workload.num_prompts,
-        classes={CLOSED_LOOP_CLASS: lengths},
-        timeout_s=CLOSED_LOOP_TIMEOUT_S,
+        classes={_CLOSED_LOOP_CLASS: lengths},
+        timeout_s=_CLOSED_LOOP_TIMEOUT_S,
         temperature=workload.temperature,
         seed=workload.seed,
         warmup_requests=workload.max_concurrency if workload.warmup_prompts is None else workload.warmup_prompts,

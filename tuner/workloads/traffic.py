@@ -330,11 +330,11 @@ class Traffic(Strict):
         if self.requests is None or self.rate is None:
             return faster
         return faster.model_copy(
-            update={"requests": max(MIN_REQUESTS_AT_RATE, math.ceil(self.requests * rate / self.rate))}
+            update={"requests": max(_MIN_REQUESTS_AT_RATE, math.ceil(self.requests * rate / self.rate))}
         )
 
 
-MIN_REQUESTS_AT_RATE = 20
+_MIN_REQUESTS_AT_RATE = 20
 """Requests of traffic at another rate, at the least."""
 
 RESERVED_PREFIXES = ("client", "worst")
@@ -345,11 +345,7 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def check_name(name: str, kind: str) -> None:
-    """Refuse a name that cannot be the prefix of a metric.
-
-    Raises:
-        ValueError: with the rule for names.
-    """
+    """Refuse a name that cannot be the prefix of a metric."""
     if not _NAME.fullmatch(name) or name in RESERVED_PREFIXES:
         raise ValueError(f"a {kind} cannot be called {name!r}; use letters, digits, _ and -, and not {_RESERVED}")
 

@@ -15,14 +15,14 @@ from tuner.workloads.request_class import Length, RequestClass, TextFile
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Closed, Poisson, Ramp, Traffic
 
-LONGEST_S = 10.0
+_LONGEST_S = 10.0
 """The time in which the requests of an open loop's window are due; a low rate is raised."""
 
 REQUESTS = 16
 SHARE = 0.05
 """Requests of a window of traffic: this share of the load, at least `REQUESTS` and one for each user."""
 
-OF_EACH_CLASS = 3
+_OF_EACH_CLASS = 3
 """About as many requests of each class a window has, at least; a rarer class has a higher weight."""
 
 ANSWER_TOKENS = 32
@@ -31,7 +31,7 @@ ANSWER_TOKENS = 32
 TOLERANCES = {"mean_e2el_ms": 1.2, "p99_ttft_ms": 1.5}
 """The highest ratio of a metric of two windows that agree."""
 
-SMALL_MS = 5.0
+_SMALL_MS = 5.0
 """A difference that is noise, whatever the ratio; a compilation takes longer."""
 
 
@@ -47,15 +47,15 @@ def window_of(workload: SingleWorkload) -> SingleWorkload | None:
     kinds = workload.sent_classes
     count = max(
         REQUESTS,
-        2 * OF_EACH_CLASS * len(kinds),
+        2 * _OF_EACH_CLASS * len(kinds),
         workload.users or 0,
         math.ceil(SHARE * (workload.requests or 0)),
     )
-    least = OF_EACH_CLASS / count * sum(each.weight for each in kinds.values())
+    least = _OF_EACH_CLASS / count * sum(each.weight for each in kinds.values())
     changes: dict[str, Any] = {
         "requests": count,
         "seed": warmup.seed,
-        "duration_s": None if isinstance(workload.arrivals, Closed) else LONGEST_S,
+        "duration_s": None if isinstance(workload.arrivals, Closed) else _LONGEST_S,
         "classes": {name: _in_window(each, least) for name, each in kinds.items()},
     }
     return _in_time(workload.model_copy(update=changes), count)
@@ -70,8 +70,8 @@ def _in_window(kind: RequestClass, least_weight: float) -> RequestClass:
 
 
 def _in_time(window: Traffic, count: int) -> Traffic:
-    """Return an open loop whose requests are due within `LONGEST_S`; a trace is cut there."""
-    least = count / LONGEST_S
+    """Return an open loop whose requests are due within `_LONGEST_S`; a trace is cut there."""
+    least = count / _LONGEST_S
     if window.rate is not None:
         return window.at_rate(max(window.rate, least)).model_copy(update={"duration_s": None})
     if isinstance(window.arrivals, Ramp):
@@ -88,4 +88,4 @@ def agree(before: Repeat, after: Repeat) -> bool:
 def _alike(one: float | None, other: float | None, most: float) -> bool:
     if one is None or other is None:
         return False
-    return abs(one - other) <= SMALL_MS or max(one, other) <= most * min(one, other)
+    return abs(one - other) <= _SMALL_MS or max(one, other) <= most * min(one, other)

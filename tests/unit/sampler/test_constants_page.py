@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "design" / "sampler-constants.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+SECTIONS = re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
 ROWS = [
     (module, name, value)
-    for module, text in SECTIONS.items()
+    for module, text in SECTIONS
     for name, value in re.findall(r"^\| `([\w.]+)` \| (.*?) \|", text, re.MULTILINE)
 ]
 

@@ -115,9 +115,6 @@ def _resolve(
     """Return the space without the parts that the hardware, the engine or the settings exclude.
 
     Parameters of a stored study are offered even if they make no difference.
-
-    Raises:
-        UserError: if the settings name what the space does not have, or nothing is left.
     """
     if not plan.others:
         return _resolve_one(plan, engine, hardware, stored)
@@ -173,11 +170,7 @@ def _resolve_one(
 
 
 def _enqueued(plan: StudyPlan, space: ResolvedSpace) -> tuple[Enqueued, ...]:
-    """Return what is measured before the search: the defaults of other engines, and the configurations that are named.
-
-    Raises:
-        SettingError: for a configuration that is not in its engine's space.
-    """
+    """Return what is measured before the search: the defaults of other engines, and the named configurations."""
     if not isinstance(space, JoinedSpace):
         return tuple(read_enqueued(space, "enqueue", text) for text in plan.enqueue)
     found = [Enqueued(f"{each.engine} defaults", {ENGINE: each.engine}) for each in plan.others]
@@ -190,11 +183,7 @@ def _enqueued(plan: StudyPlan, space: ResolvedSpace) -> tuple[Enqueued, ...]:
 
 
 def _baseline(plan: StudyPlan, space: ResolvedSpace) -> Enqueued | None:
-    """Return what the user runs today; None if it is not given.
-
-    Raises:
-        SettingError: for a configuration that is not in its engine's space.
-    """
+    """Return what the user runs today; None if it is not given."""
     for each in plan.every:
         text = each.settings.baseline
         if text is not None and isinstance(space, JoinedSpace):

@@ -17,11 +17,7 @@ BASELINE_LABEL = "baseline"
 
 
 def check_configuration(space: Space, field: str, text: str) -> None:
-    """Check the name of a configuration, or the names of its parameters, before the space is resolved.
-
-    Raises:
-        SettingError: about the setting `field`, for a name that the space does not have.
-    """
+    """Check the name of a configuration, or the names of its parameters, before the space is resolved."""
     config = _read_json(field, text)
     if config is None and text not in space.named:
         raise _unknown_configuration(field, text, space.named)
@@ -29,11 +25,7 @@ def check_configuration(space: Space, field: str, text: str) -> None:
 
 
 def check_parameters(space: Space, field: str, value: str, names: Iterable[str]) -> None:
-    """Check names of parameters.
-
-    Raises:
-        SettingError: about the setting `field`, for a name that the space does not have.
-    """
+    """Check names of parameters."""
     for name in names:
         if name not in space.parameter_names:
             near = difflib.get_close_matches(name, space.parameter_names, n=1)

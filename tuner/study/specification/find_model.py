@@ -26,9 +26,9 @@ from tuner.specs import ModelRef
 from tuner.workloads.spec import Suite, Workload
 from tuner.workloads.traffic import Traffic
 
-HUB_TIMEOUT_S = 10.0
-REDIRECTS = 5
-CONFIG_LIMIT = 2**24
+_HUB_TIMEOUT_S = 10.0
+_REDIRECTS = 5
+_CONFIG_LIMIT = 2**24
 """The largest `config.json` of a model, in bytes."""
 _FAMILY = re.compile(r"[a-z]{3,}")
 """The start of a model's name, such as `qwen` and `llama`."""
@@ -67,11 +67,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
 
 
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
-    """Return a model's absolute folder or hub name, and its config.json if that is on this machine.
-
-    Raises:
-        SettingError: about `field`, if the folder has no config.json, or the hub has no such model.
-    """
+    """Return a model's absolute folder or hub name, and its config.json if that is on this machine."""
     folder = Path(os.path.expanduser(name))
     if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
         if not (folder / "config.json").is_file():
@@ -234,7 +230,7 @@ def _config_of(name: str) -> Path | None:
 
 def _read_config(file: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(read_regular_file(file, CONFIG_LIMIT))
+        data = json.loads(read_regular_file(file, _CONFIG_LIMIT))
     except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
@@ -260,7 +256,7 @@ def _check_hub(field: str, name: str) -> None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         url = f"{endpoint}/{name}/resolve/main/config.json"
-        reply = fetch(url, ReadLimits(HUB_TIMEOUT_S), method="HEAD", headers=headers, redirects=REDIRECTS)
+        reply = fetch(url, ReadLimits(_HUB_TIMEOUT_S), method="HEAD", headers=headers, redirects=_REDIRECTS)
     except HttpError as error:
         rule = f"the model is not downloaded and {endpoint} cannot be reached ({error})"
         raise SettingError(field, name, rule, "download it first, or give a model folder") from None

@@ -233,11 +233,7 @@ def _given(first: str | None, others: Sequence[str]) -> list[str]:
 
 
 def _split(field: str, text: str, engines: Sequence[str]) -> tuple[str | None, str]:
-    """Return the engine that a text names, and the rest; None if it names none.
-
-    Raises:
-        SettingError: for an engine that the study does not run.
-    """
+    """Return the engine that a text names, and the rest; None if it names none."""
     engine, equals, rest = text.partition("=")
     if not equals or engine not in with_feature(Feature.BESIDE_OTHERS):
         return None, text
@@ -256,11 +252,7 @@ def _own(field: str, texts: Sequence[str], engine: str, engines: Sequence[str]) 
 
 
 def _model(settings: StudySettings, engine: str, engines: Sequence[str]) -> str | None:
-    """Return the model of an engine: the one that names it, else one in its format.
-
-    Raises:
-        SettingError: without one, and for two.
-    """
+    """Return the model of an engine: the one that names it, else one in its format."""
     pairs = [_split("model", text, engines) for text in _given(settings.model, settings.other_models)]
     own = [rest for owner, rest in pairs if owner == engine]
     plain = [rest for owner, rest in pairs if owner is None]
@@ -288,11 +280,7 @@ def _flags(words: Sequence[str], engine: str, engines: Sequence[str]) -> Iterato
 
 
 def _only(own: StudySettings, engine: str, engines: Sequence[str], *, on_cpu: bool) -> tuple[str, ...]:
-    """Return the parameters to search of an engine: those that name it, and those that its space has.
-
-    Raises:
-        SettingError: for a name that no engine's space has, or if none is of this engine.
-    """
+    """Return the parameters to search of an engine: those that name it, and those that its space has."""
     given = own.only
     if not given:
         return ()
@@ -327,11 +315,7 @@ def gpus_of_engines(settings: StudySettings, engines: Sequence[str]) -> int:
 
 
 def _check_gpus(settings: StudySettings, heads: int | None) -> None:
-    """Refuse servers that do not fit into the GPUs of a trial, and tensor parallelism that vLLM refuses.
-
-    Raises:
-        SettingError: for flags that need more than a trial has, or heads that cannot be divided.
-    """
+    """Refuse servers that do not fit into the GPUs of a trial, and tensor parallelism that vLLM refuses."""
     given, arguments = settings.gpus_per_trial, settings.server_arguments
     wrong = wrong_size(arguments)
     if wrong is not None:
@@ -349,11 +333,7 @@ def _check_gpus(settings: StudySettings, heads: int | None) -> None:
 
 
 def _check_nodes(settings: StudySettings) -> None:
-    """Refuse GPUs that cannot be spread over the nodes of a trial, and servers that start on one machine.
-
-    Raises:
-        SettingError: with the value.
-    """
+    """Refuse GPUs that cannot be spread over the nodes of a trial, and servers that start on one machine."""
     nodes, gpus, arguments = settings.nodes_per_trial, gpus_of_trial(settings), settings.server_arguments
     if gpus % nodes:
         rule = f"each node of a trial has as many GPUs, and {nodes} nodes do not divide them"
@@ -370,11 +350,7 @@ def _check_nodes(settings: StudySettings) -> None:
 
 
 def _server(settings: StudySettings, engine: str) -> tuple[ServerSettings, Secrets]:
-    """Return every server's flags, variables and command, with references for secrets, and the secrets.
-
-    Raises:
-        UserError: for flags that the engine or the tuner does not take, and for a secret that is given literally.
-    """
+    """Return every server's flags, variables and command, with references for secrets, and the secrets."""
     check_server_arguments(settings.server_arguments, engine)
     given = ServerSettings(tuple(settings.server_arguments), settings.env, tuple(settings.secret))
     kind = kind_of(engine)
@@ -420,11 +396,7 @@ def refer_to_secrets(
 
 
 def _checked(arguments: tuple[str, ...], secrets: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments, a secret flag and its value as two words.
-
-    Raises:
-        SettingError: for a secret flag with a literal value, and for a URL with a password.
-    """
+    """Return the arguments, a secret flag and its value as two words."""
     words: list[str] = []
     secret_flag: str | None = None
     for word in arguments:
@@ -471,11 +443,7 @@ def _move_to_variables(arguments: tuple[str, ...], variables: dict[str, str]) ->
 
 
 def _look_up(text: str, field: str, environment: Mapping[str, str], values: dict[str, str]) -> None:
-    """Add the variables that a text refers to.
-
-    Raises:
-        SettingError: if one is not set.
-    """
+    """Add the variables that a text refers to."""
     for name in REFERENCE.findall(text):
         if name in values:
             continue

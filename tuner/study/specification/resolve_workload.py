@@ -59,8 +59,8 @@ def check_slo(text: str) -> Slo:
 _AT_MOST_1 = ("success_rate", "goodput_share")
 
 
-TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
-GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
+_TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
+_GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 """Default objectives of traffic from a file; the second where its classes have SLOs."""
 
 _ITL = "_itl_ms"
@@ -166,7 +166,7 @@ def _default_objectives(workload: Workload) -> Sequence[str]:
     """Return the objectives of a workload that is not a preset's; those of each part of a suite."""
     if isinstance(workload, Suite):
         return [f"{name}.{each}" for name, load in workload.loads.items() for each in _default_objectives(load)]
-    return GOODPUT_OBJECTIVES if isinstance(workload, Traffic) and workload.slo else TRAFFIC_OBJECTIVES
+    return _GOODPUT_OBJECTIVES if isinstance(workload, Traffic) and workload.slo else _TRAFFIC_OBJECTIVES
 
 
 def _check_measured(field: str, name: str, workload: Workload) -> None:
@@ -242,11 +242,7 @@ def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
 
 
 def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | float], *, own: bool) -> Traffic:
-    """Return traffic with the given rate, users, number of requests and temperature; `own` is a file of the user.
-
-    Raises:
-        UserError: for a field that this traffic does not have.
-    """
+    """Return traffic with the given rate, users, number of requests and temperature; `own` is a file of the user."""
     refusal = _refusal(traffic, given)
     if refusal is not None:
         field, rule = refusal
@@ -278,11 +274,7 @@ def _refusal(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, s
 
 
 def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) -> None:
-    """Check that the server can answer requests for adapters, and those with a schema.
-
-    Raises:
-        SettingError: if it cannot.
-    """
+    """Check that the server can answer requests for adapters, and those with a schema."""
     classes, kind = request_classes(workload), kind_of(engine)
     if any(each.json_schema for each in classes) and not kind.can(Feature.SCHEMA):
         remedy = "leave it out of the class"
@@ -358,11 +350,7 @@ def find_price(given: float | None, card: HardwareProfile) -> Price | None:
 
 
 def check_price(given: float | None) -> None:
-    """Refuse a price that is not a number from `_LEAST_PRICE` to `_MOST_PRICE`.
-
-    Raises:
-        SettingError: with the bounds.
-    """
+    """Refuse a price that is not a number from `_LEAST_PRICE` to `_MOST_PRICE`."""
     if given is not None and not _LEAST_PRICE <= given <= _MOST_PRICE:
         rule = f"a price is from {_LEAST_PRICE:f} to {_MOST_PRICE:,.0f} per GPU-hour"
         raise SettingError("price", given, rule, "give for example 0.35, or leave it out for the card's list price")
