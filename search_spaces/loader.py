@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from search_spaces.argv import conflicting_keys
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import CHECKPOINT_FACTS, FACT_NAMES, UNKNOWN, parsed
+from search_spaces.parameter import EFFECTIVE
 from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
@@ -32,8 +33,6 @@ FILE_LIMIT = 50
 _PARAMETER_LIMIT = 200
 COST_LIMIT = 1000
 """The most defaults that are computed for one default that depends on others."""
-
-_EFFECTIVE = "effective."
 
 
 def space_names(engine: str = VLLM) -> list[str]:
@@ -140,11 +139,11 @@ class _Reader:
 
     def _check_references(self) -> None:
         declared: set[str] = set()
-        everything = set(self.parameters) | {f"effective.{name}" for name in self.parameters} | FACT_NAMES
+        everything = set(self.parameters) | {f"{EFFECTIVE}{name}" for name in self.parameters} | FACT_NAMES
         for name, spec in self.parameters.items():
             place = self.places["parameters", name]
             if spec.when is not None:
-                above = declared | {f"effective.{parameter}" for parameter in declared} | FACT_NAMES
+                above = declared | {f"{EFFECTIVE}{parameter}" for parameter in declared} | FACT_NAMES
                 self._check(spec.when, above, f"{place}: when of {name!r}")
             each = {"value"} if spec.choices else set()
             for requirement in spec.requires:
@@ -171,8 +170,8 @@ class _Reader:
             if name not in costs:
                 found = 1
                 for source in _default_expressions(self.parameters[name]):
-                    for other in parsed(source).names & {f"{_EFFECTIVE}{each}" for each in self.parameters}:
-                        found += source.count(other) * cost(other.removeprefix(_EFFECTIVE), (*above, name))
+                    for other in parsed(source).names & {f"{EFFECTIVE}{each}" for each in self.parameters}:
+                        found += source.count(other) * cost(other.removeprefix(EFFECTIVE), (*above, name))
                 if found > COST_LIMIT:
                     raise SpaceError(f"{place} depends on more than {COST_LIMIT} other defaults; use fewer")
                 costs[name] = found

@@ -192,7 +192,8 @@ class ValueTrial(ABC):
         return float(self.choose_number(name, NumberRange(low, high, step, log, integer=False)))
 
 
-_EFFECTIVE = "effective."
+EFFECTIVE = "effective."
+"""The prefix of a name that asks for the value that the engine uses, its default included."""
 
 
 class Names:
@@ -216,8 +217,8 @@ class Names:
 
     def lookup(self, name: str) -> object:
         """Return the value of a dotted name."""
-        if name.startswith(_EFFECTIVE):
-            return self.effective(name.removeprefix(_EFFECTIVE))
+        if name.startswith(EFFECTIVE):
+            return self.effective(name.removeprefix(EFFECTIVE))
         if name in self._facts:
             return self._facts[name]
         value = self._config.get(name)

@@ -14,7 +14,7 @@ from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import Context, checkpoint_fact, facts_of, parsed
 from search_spaces.memory import memory_shortfall
-from search_spaces.parameter import Names, Parameter, ParameterValue, Trial, full_choices, same_value
+from search_spaces.parameter import EFFECTIVE, Names, Parameter, ParameterValue, Trial, full_choices, same_value
 from search_spaces.render import CAPTURE_SIZES_FLAG, Rendered, fixed_values, render_values
 from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
@@ -230,7 +230,7 @@ class ResolvedSpace:
             combinations of values.
         """
         conditions = (parsed(p.spec.when).names for p in self.parameters if p.spec.when is not None)
-        controllers = frozenset(name.removeprefix("effective.") for names in conditions for name in names)
+        controllers = frozenset(name.removeprefix(EFFECTIVE) for names in conditions for name in names)
         sizes = {parameter.name: parameter.size() for parameter in self.parameters}
         if None in sizes.values():
             return None
@@ -467,7 +467,7 @@ class Space:
 
 
 def _parents(when: str | None) -> set[str]:
-    return set() if when is None else {name.removeprefix("effective.") for name in parsed(when).names}
+    return set() if when is None else {name.removeprefix(EFFECTIVE) for name in parsed(when).names}
 
 
 def _without_prose(dump: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a model's `config.json` declares: its layers, its number formats and its longest context.
+"""Readers of a model's `config.json`: its layers, its number formats and its longest context.
 
 A plain decoder has one kind of layer: full attention with grouped heads and a gated MLP. What else a file declares is
 named by its key, so that nothing is predicted or ruled out for layers that no equation covers.

@@ -114,8 +114,8 @@ class ModelShape:
             SpaceError: as `from_config_json`, and if the file cannot be read.
         """
         quant_file = file.parent / _QUANT_FILE
-        quantization = of_quant_file(_read_object(quant_file)) if quant_file.is_file() else {}
-        return cls.from_config_json(_read_object(file), quantization)
+        quantization = of_quant_file(read_object(quant_file)) if quant_file.is_file() else {}
+        return cls.from_config_json(read_object(file), quantization)
 
     @classmethod
     def from_config_json(cls, config: Mapping[str, Any], quantization: Mapping[str, Any] = _NOTHING) -> ModelShape:
@@ -175,7 +175,7 @@ class ModelShape:
         return int(held * (cache.latent or 2 * self.kv_heads * self.head_dim) * bytes_per_element)
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
     """Return the object of a JSON file."""
     try:
         data = json.loads(read_regular_file(file, _CONFIG_LIMIT))

@@ -57,17 +57,8 @@ class GeneratorDelays:
 
 def generator_delays(result: PlanResult) -> GeneratorDelays:
     """Return the percentiles of the generator's delays."""
-    late, lags = result.late_s, result.lags_s
-    return GeneratorDelays(
-        percentile(late, 0.5),
-        percentile(late, 0.99),
-        percentile(late, 1.0),
-        percentile(lags, 0.5),
-        percentile(lags, 0.99),
-        percentile(lags, 1.0),
-        result.cpu_s,
-        result.wall_s,
-    )
+    delays = [percentile(each, share) for each in (result.late_s, result.lags_s) for share in (0.5, 0.99, 1.0)]
+    return GeneratorDelays(*delays, cpu_s=result.cpu_s, wall_s=result.wall_s)
 
 
 def write_records(path: Path, records: Sequence[RequestRecord]) -> None:

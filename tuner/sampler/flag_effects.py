@@ -1,4 +1,4 @@
-"""What each flag does to the score: its effect, its importance, and the order in which flags can be reset.
+"""Flags and the score: the effect and the importance of each flag, and the order in which flags can be reset.
 
 One parameter at a time is reset. An interaction of two parameters therefore counts for both, and the product of the
 ratios differs from the ratio of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm

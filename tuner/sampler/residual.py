@@ -210,7 +210,7 @@ class ResidualSampler(BaseSampler):
         if not history.measured:
             return []
         with single_blas_thread():
-            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
+            surrogate = self._fitted(study, history)
             return [history.numbers[position] for position in surrogate.ranking()]
 
     def flag_effects(self, study: StudyView, number: int, defaults: int, metrics: Sequence[str]) -> list[FlagEffect]:
@@ -224,10 +224,8 @@ class ResidualSampler(BaseSampler):
         if not without:
             return []
         with single_blas_thread():
-            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
-            objectives = [
-                ScaledObjective(metric, scale) for metric, scale in zip(metrics, surrogate.scales, strict=True)
-            ]
+            surrogate = self._fitted(study, history)
+            objectives = list(map(ScaledObjective, metrics, surrogate.scales))
             feasible = surrogate.probability_of_feasibility(list(without.values()))
             return flag_effects(surrogate.encoder, history, objectives, params[number], without, feasible)
 
@@ -240,7 +238,7 @@ class ResidualSampler(BaseSampler):
         history = self._read(trials)
         params = {trial.number: trial.params for trial in trials}
         with single_blas_thread():
-            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
+            surrogate = self._fitted(study, history)
             return eliminate(self._space, surrogate, params[number], {**conditional, **params[defaults]})
 
     def predicted_scores(self, study: StudyView, numbers: Sequence[int]) -> dict[int, float]:
@@ -249,11 +247,14 @@ class ResidualSampler(BaseSampler):
         history = self._read(trials)
         params = {trial.number: trial.params for trial in trials}
         with single_blas_thread():
-            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
+            surrogate = self._fitted(study, history)
             if not surrogate.has_predictions:
                 return {}
             scores = surrogate.predicted_scores([params[number] for number in numbers])
         return {number: float(score) for number, score in zip(numbers, scores, strict=True)}
+
+    def _fitted(self, study: StudyView, history: History) -> Surrogate:
+        return Surrogate(self._settings, self._space.distributions, study.directions, history)
 
     def _read(self, trials: Sequence[FrozenTrial]) -> History:
         """Return the history of some trials; their parameters become known."""

@@ -1,4 +1,4 @@
-"""What tokens cost, at a price of the GPUs, and the throughput for each GPU."""
+"""Costs of tokens at a price of the GPUs, and the throughput for each GPU."""
 
 from __future__ import annotations
 

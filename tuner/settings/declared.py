@@ -1,4 +1,4 @@
-"""What a setting declares beside its name, type and default, and what every surface reads from it.
+"""Declarations of settings: what each has beside name, type and default, and what every surface reads from it.
 
 A model of settings is a frozen dataclass whose fields are annotated with a `Setting`. Nothing here imports pydantic,
 because the help of a command reads the models, too.

@@ -1,8 +1,8 @@
-"""What else a study's trials say: its front, its best under other preferences, the nearest to infeasible SLOs.
+"""Beside a study's conclusion: its front, its best by other weights, and the trials nearest to infeasible SLOs.
 
-The distance of a configuration is the sum of log(1 + violation) over the SLOs that it misses, with the excess relative
-to the bound as the violation (`Slo.violation`). Distances within `ALIKE` of the smallest count as equal, because an
-overloaded server's waiting times say little; of those, the highest score is nearest.
+The distance of a configuration from meeting the SLOs is the sum of log(1 + violation) over those that it misses, with
+the excess relative to the bound as the violation (`Slo.violation`). Distances within `ALIKE` of the smallest count as
+equal, because an overloaded server's waiting times say little; of those, the highest score is nearest.
 
 The intervals are of the mean over the rounds. With y the logarithm of a measurement (the value itself where one is not
 positive), their variance is pooled over the k configurations with R rounds each:

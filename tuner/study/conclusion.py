@@ -1,4 +1,4 @@
-"""What a study concludes: the winner, each finalist relative to the reference, the effects of the winner's flags."""
+"""The conclusion of a study: the winner, each finalist relative to the reference, the effects of the winner's flags."""
 
 from __future__ import annotations
 
@@ -30,15 +30,6 @@ class ComparedFinalist:
     score: Ratio | None
     metrics: Mapping[str, Ratio]
     disqualified: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {
-            "number": self.number,
-            "score": None if self.score is None else asdict(self.score),
-            "metrics": {name: asdict(ratio) for name, ratio in self.metrics.items()},
-            "disqualified": self.disqualified,
-        }
 
 
 @dataclass(frozen=True)
@@ -150,7 +141,7 @@ class Conclusion:
             "reason": self.reason,
             "rounds": self.rounds,
             "noise": self.noise,
-            "contenders": [finalist.to_dict() for finalist in self.finalists],
+            "contenders": [asdict(finalist) for finalist in self.finalists],
             "flag_effects": [asdict(each) for each in self.flag_effects],
             "smaller": None if self.smaller is None else asdict(self.smaller),
             "reference": self.reference,

@@ -10,7 +10,7 @@ import math
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from records.measured import REFERENCES, reference_of
 from records.trials import (
@@ -372,50 +372,44 @@ _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
 
+@dataclass
 class TimeLimit:
-    """The time limit of a run, less the reserve for the confirmation."""
+    """The time limit of a run, less the reserve for the confirmation.
 
-    def __init__(
-        self,
-        spec: StudySpec,
-        timeout_s: float | None,
-        loop: Loop,
-        slots: int,
-        clock: Clock,
-        began: float,
-        observer: StudyObserver,
-        wishes: Wishes,
-    ) -> None:
-        self._spec = spec
-        self._timeout_s = timeout_s
-        self._loop = loop
-        self._slots = slots
-        self._clock = clock
-        self._began = began
-        self._observer = observer
-        self._noted_s = 0.0
-        self.wishes = wishes
+    `timeout_s` counts from `began` by the clock of the run; None: no limit. As many rounds as `slots` run at the same
+    time.
+    """
+
+    spec: StudySpec
+    timeout_s: float | None
+    loop: Loop
+    slots: int
+    clock: Clock
+    began: float
+    observer: StudyObserver
+    wishes: Wishes
+    _noted_s: float = field(default=0.0, init=False)
 
     def ends_search(self) -> bool:
         """Return whether the confirmation has to begin now."""
         if self.wishes.ends_search():
             return True
-        if self._timeout_s is None:
+        if self.timeout_s is None:
             return False
-        loop = self._loop
-        expected = expected_confirmation_s(self._spec, loop.trial_seconds, loop.benchmark_seconds, self._slots)
-        reserve = min(expected, _LARGEST_RESERVE * self._timeout_s)
+        loop = self.loop
+        expected = expected_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
+        reserve = min(expected, _LARGEST_RESERVE * self.timeout_s)
         if expected > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
             self._noted_s = reserve
-            self._observer.note(_reserve_note(self._timeout_s, reserve, expected))
-        return self._elapsed_s() + reserve >= self._timeout_s
+            self.observer.note(_reserve_note(self.timeout_s, reserve, expected))
+        return self._elapsed_s() + reserve >= self.timeout_s
 
     def is_over(self) -> bool:
         """Return whether the whole limit has passed."""
-        return self.wishes.ends_search() or (self._timeout_s is not None and self._elapsed_s() >= self._timeout_s)
+        return self.wishes.ends_search() or (self.timeout_s is not None and self._elapsed_s() >= self.timeout_s)
 
     def _elapsed_s(self) -> float:
-        return self._clock.monotonic() - self._began
+        return self.clock.monotonic() - self.began
 
 
 def _reserve_note(timeout_s: float, reserve_s: float, expected_s: float) -> str:

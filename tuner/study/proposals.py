@@ -37,10 +37,10 @@ class Proposals:
         self._trials, self._min_gain = budget.trials, budget.min_gain
         self._seen: set[Rendering] = set()
         self._count = 0
-        self._spent = False
+        self.space_exhausted = False
+        """True if the space had fewer configurations than the budget."""
         self.converged = False
         """True if the search has converged; see `OptunaStudy.converged`."""
-        self._closed = False
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
@@ -83,7 +83,7 @@ class Proposals:
         """Return the next trial for any slot."""
         if self._queue:
             return self._queue.popleft()
-        if self._closed or self._count >= self._trials:
+        if self._count >= self._trials:
             return None
         if self._named:
             item = self._named.popleft()
@@ -95,23 +95,14 @@ class Proposals:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
         if asked_or_none is None:
-            self._spent = True
+            self.space_exhausted = True
             return None
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
     def exhausted(self) -> bool:
         """Return True if no trial is queued and none will be proposed."""
-        spent = self._closed or self._spent or self.converged or self._count >= self._trials
+        spent = self.space_exhausted or self.converged or self._count >= self._trials
         return not self._queue and spent
-
-    @property
-    def space_exhausted(self) -> bool:
-        """True if the space had fewer configurations than the budget."""
-        return self._spent
-
-    def close(self) -> None:
-        """Propose no new configuration."""
-        self._closed = True
 
     def give_back(self, item: WorkItem) -> None:
         """Queue a trial again that failed by infrastructure."""

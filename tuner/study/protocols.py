@@ -141,7 +141,7 @@ class StudyObserver(Protocol):
         """A message of one line for the user."""
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """About a second has passed."""
+        """The loop has waited for a trial, at most half a second."""
 
     def synced(self, status: SyncStatus) -> None:
         """MLflow's progress was read, about once a second and at the end until MLflow has every trial."""

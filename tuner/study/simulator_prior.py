@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from records.trials import Provenance, StudyRecord, TrialRecord
 from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardware_named, version_tuple
@@ -47,15 +47,24 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     shape = context.model
 
     def predict(simulator: SimulatorPrior, params: Params) -> Prediction | None:
-        def prediction() -> Prediction:
-            rendered = spec.space.render(params)
-            argv = (*spec.server.arguments, *rendered.argv)
-            environment = {**spec.server.environment, **rendered.environment}
-            return simulator.predict(argv, environment, shape if rendered.model is None else find_shape(rendered.model))
-
-        return simulator.guard(prediction, params)
+        return simulator.guard(lambda: simulator.predict(*server_with(spec, params, shape)), params)
 
     return None if simulator is None else lambda params: predict(simulator, params)
+
+
+def server_with(
+    spec: StudySpec, config: Params, shape: ModelShape
+) -> tuple[tuple[str, ...], dict[str, str], ModelShape]:
+    """Return the arguments, the environment and the model's shape of a configuration's server; `shape` is the study's.
+
+    Raises:
+        SpaceError: for a configuration that is not in the space.
+        ConfigRefused: for a checkpoint whose shape is not known.
+    """
+    rendered = spec.space.render(config)
+    environment = {**spec.server.environment, **rendered.environment}
+    served = shape if rendered.model is None else find_shape(rendered.model)
+    return (*spec.server.arguments, *rendered.argv), environment, served
 
 
 def simulator_of(spec: StudySpec, engine: EngineInfo) -> SimulatorPrior | None:
@@ -123,21 +132,17 @@ def _simulator(platform: Platform, spec: StudySpec, workload: Workload) -> Simul
     return SimulatorPrior(platform, spec.goals, workload, spec.limits.benchmark_s, spec.price, spec.gpus)
 
 
+@dataclass
 class SimulatorPrior:
     """Predictions of one workload on one platform; `limit_s` is the deadline of a benchmark, in simulated seconds."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        goals: Goals,
-        workload: SingleWorkload,
-        limit_s: float,
-        price: Price | None = None,
-        gpus: int = 1,
-    ) -> None:
-        self._platform, self._goals, self._workload, self._limit_s = platform, goals, workload, limit_s
-        self._price, self._gpus = price, gpus
-        self._warned = False
+    platform: Platform
+    goals: Goals
+    workload: SingleWorkload
+    limit_s: float
+    price: Price | None = None
+    gpus: int = 1
+    _warned: bool = field(default=False, init=False)
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
         """Return a prediction; None if the simulator does not support a flag, or has an error, which is logged once."""
@@ -169,21 +174,21 @@ class SimulatorPrior:
             ConfigRefused: if vLLM would refuse the arguments.
             StartFailed: if the server would not start.
         """
-        server = build_server(self._platform, argv, environment, shape)
-        run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
-        metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
+        server = build_server(self.platform, argv, environment, shape)
+        run = run_workload(server, self.workload, self.workload.repeat_seed(0), self.limit_s)
+        metrics = client_metrics(self.workload, run, server) if any_completed(run) else None
         if metrics is None:
             return None
-        used = min(gpus_of(argv) * instances_of(argv), self._gpus)
-        shared = per_gpu_metrics(metrics, used) if self._gpus > 1 else {}
-        price = None if self._price is None else self._price.per_gpu_hour * used
+        used = min(gpus_of(argv) * instances_of(argv), self.gpus)
+        shared = per_gpu_metrics(metrics, used) if self.gpus > 1 else {}
+        price = None if self.price is None else self.price.per_gpu_hour * used
         return {**metrics, **shared, **token_costs(metrics, price)}
 
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with the given metrics (None: no request was completed)."""
         if metrics is None:
             return PREDICTED_FAILURE
-        goals = self._goals
+        goals = self.goals
         values = [metrics.get(objective.metric) for objective in goals.objectives]
         known = tuple(value for value in values if value is not None)
         # Nothing predicts the answers; they are taken as kept, so that an SLO on them rules nothing out.

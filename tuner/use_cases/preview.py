@@ -1,4 +1,4 @@
-"""What is known before anything runs: presets, the search space on a card, and the predicted defaults."""
+"""Previews, before anything runs: presets, the search space on a card, and the predicted defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would help a study that keeps its reference, although its settings exclude it: at most three predictions."""
+"""Hints for a study that keeps its reference: at most three changes that its settings exclude, with predictions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from tuner.confidence import normal_factor
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.serve_config import find_shape
 from tuner.errors import TunerError
 from tuner.scoring.goals import score
 from tuner.study.decide import PREDICTED_SPREAD
-from tuner.study.simulator_prior import simulator_of
+from tuner.study.simulator_prior import server_with, simulator_of
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import StudyPlan
 from tuner.study.specification.spec import StudySpec
@@ -120,11 +119,7 @@ def _predicted(spec: StudySpec, engine: EngineInfo, config: Config, shape: Model
     if simulator is None or shape is None:
         return None
     try:
-        rendered = spec.space.render(spec.space.complete(config))
-        if rendered.model is not None:
-            shape = find_shape(str(rendered.model))
-        argv = (*spec.server.arguments, *rendered.argv)
-        return simulator.metrics(argv, {**spec.server.environment, **rendered.environment}, shape)
+        return simulator.metrics(*server_with(spec, spec.space.complete(config), shape))
     except (TunerError, SpaceError, ConfigRefused, StartFailed):
         return None
     except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: a hint is worth no failed study

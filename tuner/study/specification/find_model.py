@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 
 from search_spaces import ModelShape, Space, SpaceError, known_model, known_models
 from search_spaces.argv import one_spelling, value_after, whole_number
+from search_spaces.catalogue.models import read_object
 from search_spaces.schema import VLLM
-from search_spaces.yaml_file import read_regular_file
 from tuner.engines.kind import ModelForm
 from tuner.engines.kinds import kind_of
 from tuner.engines.server.gguf_file import GgufError, read_header
@@ -28,8 +27,6 @@ from tuner.workloads.traffic import Traffic
 
 _HUB_TIMEOUT_S = 10.0
 _REDIRECTS = 5
-_CONFIG_LIMIT = 2**24
-"""The largest `config.json` of a model, in bytes."""
 _FAMILY = re.compile(r"[a-z]{3,}")
 """The start of a model's name, such as `qwen` and `llama`."""
 _LIKENESS = 0.85
@@ -210,7 +207,10 @@ def draft_kind(name: str | None) -> str | None:
     if name is None:
         return None
     file = _config_of(name)
-    config = {} if file is None else _read_config(file) or {}
+    try:
+        config = {} if file is None else read_object(file)
+    except SpaceError:
+        config = {}
     architectures = config.get("architectures")
     classes = " ".join(map(str, architectures)).lower() if isinstance(architectures, list) else ""
     text = f"{Path(name).name} {classes} {config.get('speculators_model_type', '')}".lower()
@@ -226,14 +226,6 @@ def _config_of(name: str) -> Path | None:
     """Return the config.json of a folder or of a downloaded model; None if there is none on this machine."""
     file = Path(os.path.expanduser(name)) / "config.json"
     return file if file.is_file() else cached_config(name)
-
-
-def _read_config(file: Path) -> dict[str, Any] | None:
-    try:
-        data = json.loads(read_regular_file(file, _CONFIG_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def _shape(config: Path | None) -> ModelShape | None:

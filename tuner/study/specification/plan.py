@@ -18,6 +18,7 @@ from search_spaces.schema import VLLM
 from tuner.engines.command_line import check_server_arguments, sampling_arguments
 from tuner.engines.kind import Feature, ModelForm
 from tuner.engines.kinds import kind_of, with_feature
+from tuner.engines.server.token_prompts import GGUF_SUFFIX
 from tuner.engines.user_command import absolute_arguments, read_command
 from tuner.errors import SettingError, UserError
 from tuner.processes.secrets import REFERENCE, Secrets, is_secret_flag, is_secret_variable, url_passwords
@@ -31,8 +32,6 @@ from tuner.study.specification.resolve_workload import check_price, check_reques
 from tuner.study.specification.spec import ServerSettings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import Workload
-
-_GGUF = ".gguf"
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,7 @@ def _model(settings: StudySettings, engine: str, engines: Sequence[str]) -> str 
     plain = [rest for owner, rest in pairs if owner is None]
     if len(engines) > 1:
         form = kind_of(engine).model_form
-        of_format = [each for each in plain if each.endswith(_GGUF) == (form is ModelForm.GGUF)]
+        of_format = [each for each in plain if each.endswith(GGUF_SUFFIX) == (form is ModelForm.GGUF)]
         own = own or of_format
         if not own and (plain or form is ModelForm.GGUF):
             rule = f"{engine} serves {form}, and none is given"
