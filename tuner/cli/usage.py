@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from tuner.cli.help import FIRST_WEEK
+
 _RULES = (
     (r"Input should be a valid integer.*", "not a whole number"),
     (r"Input should be a valid number.*", "not a number"),
@@ -29,7 +31,7 @@ def explain_usage(error: Exception, words: Sequence[str], commands: Sequence[str
         if _passes_flags(error) and _is_server_flag(option):
             return f"{option} is a flag of `vllm serve`; write it after `--`: {command} … -- {option} …"
         near = ", ".join(sorted(error.possibilities or ()))
-        return f"there is no option {option}; " + (f"did you mean {near}?" if near else f"see `{command} --help`")
+        return f"there is no option {option}; " + (f"did you mean {near}?" if near else f"see `{_help(command)}`")
     message = str(getattr(error, "format_message", lambda: str(error))())
     if getattr(error, "param", None) is not None and message.startswith("Invalid value"):
         message = _about_value(error, words)
@@ -37,7 +39,7 @@ def explain_usage(error: Exception, words: Sequence[str], commands: Sequence[str
         message = f"{option} needs a value"
     else:
         message = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace(". Did you mean", "; did you mean")
-    return message if message.endswith("?") else f"{message}; see `{command} --help`"
+    return message if message.endswith("?") else f"{message}; see `{_help(command)}`"
 
 
 def _command(error: Exception, words: Sequence[str], commands: Sequence[str]) -> str:
@@ -47,6 +49,11 @@ def _command(error: Exception, words: Sequence[str], commands: Sequence[str]) ->
         return str(context.command_path)
     named = next((word for word in words if not word.startswith("-")), "")
     return f"tuner {named}" if named in commands else "tuner"
+
+
+def _help(command: str) -> str:
+    """Return the command that shows every option or command."""
+    return f"{command} --help-all" if command.split()[-1] in FIRST_WEEK else f"{command} --help"
 
 
 def _passes_flags(error: Exception) -> bool:
