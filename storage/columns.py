@@ -114,9 +114,10 @@ def _fields(record: type) -> Mapping[str, tuple[Any, bool]]:
     """Return each field of a dataclass with its type, and whether it can be None."""
     hints, found = get_type_hints(record), {}
     for field in fields(record):
-        parts = [part for part in get_args(hints[field.name]) if part is not NoneType]
-        optional = NoneType in get_args(hints[field.name])
-        found[field.name] = (parts[0] if optional else hints[field.name], optional)
+        hint = hints[field.name]
+        parts = get_args(hint)
+        is_optional = NoneType in parts
+        found[field.name] = (next(part for part in parts if part is not NoneType) if is_optional else hint, is_optional)
     return found
 
 
