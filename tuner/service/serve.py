@@ -247,7 +247,7 @@ def _scheduling(settings: ServeSettings, context: ServiceContext) -> Iterator[No
     service, queue = context.service, context.queue
     launcher = Launcher(context.url, context.folder, settings.vllm, settings.ray_address, context.rules)
     keep_audit = timedelta(days=settings.audit_days)
-    scheduler = Scheduler(service, launcher, context.devices, _note, queue, keep_audit=keep_audit)
+    scheduler = Scheduler(service, launcher, context.devices, _note, keep_audit, queue)
     stop = threading.Event()
 
     def schedule() -> None:

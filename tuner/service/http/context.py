@@ -15,7 +15,6 @@ from storage.service.store import ServiceStore
 from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.places import Places
-from tuner.service.scheduler.launcher import folder_of
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
@@ -67,10 +66,6 @@ class ServiceContext:
         from tuner.service.http.optimizations.studies import Optimizations  # loads Optuna and SciPy
 
         return Optimizations(self.url, self.service, self.clock)
-
-    def folder_of(self, submission: str) -> Path:
-        """Return the folder of a submission."""
-        return folder_of(self.folder, submission)
 
 
 def context_of(request: Request) -> ServiceContext:

@@ -28,9 +28,6 @@ LEASE = "scheduler"
 LEASE_S = 15.0
 """Seconds that a lease is valid: so long nothing is scheduled when a scheduler dies."""
 
-KEEP_AUDIT = timedelta(days=90)
-"""How long a line of the audit log is kept."""
-
 FORGET_EVERY = timedelta(hours=1)
 MOST_FORGOTTEN = 1000
 """Old lines of the audit log that one step deletes, so that others can write soon."""
@@ -55,7 +52,6 @@ class QueueState:
 
     waits: Mapping[str, str] = field(default_factory=dict)
     leads: bool = False
-    stepped_at: datetime | None = None
 
 
 class Scheduler:
@@ -65,10 +61,10 @@ class Scheduler:
         store: the service's.
         launcher: starts drivers.
         devices: names of the devices by kind.
-        keep_audit: how long a line of the audit log is kept.
-        now: the present time.
         note: gets a line about everything that went wrong, and the study that it is about; None: about all.
+        keep_audit: how long a line of the audit log is kept.
         state: gets what each step finds.
+        now: the present time.
     """
 
     def __init__(
@@ -77,9 +73,9 @@ class Scheduler:
         launcher: Launcher,
         devices: Mapping[str, Sequence[str]],
         note: Callable[[str, str | None], None],
+        keep_audit: timedelta,
         state: QueueState | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        keep_audit: timedelta = KEEP_AUDIT,
     ) -> None:
         self._store, self._launcher, self._now, self._note = store, launcher, now, note
         self._devices = {kind: tuple(names) for kind, names in devices.items()}
@@ -108,7 +104,7 @@ class Scheduler:
         now = self._now()
         self._ended |= self._launcher.ended()
         lease = self._store.take_lease(LEASE, self._holder, LEASE_S, now)
-        self.state.leads, self.state.stepped_at = lease is not None, now
+        self.state.leads = lease is not None
         if lease is None:
             return None
         submissions = [self._found(each, lease) for each in self._store.active_and_queued()]

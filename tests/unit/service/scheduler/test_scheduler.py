@@ -69,9 +69,8 @@ class Bench:
 
     def scheduler(self, launcher: FakeLauncher | None = None, gpus: int = 2) -> Scheduler:
         devices = {"h200": tuple(f"h200:{index}" for index in range(gpus))}
-        return Scheduler(
-            self.store, launcher or self.launcher, devices, lambda text, _: self.notes.append(text), now=self.clock
-        )
+        launcher, days = launcher or self.launcher, timedelta(days=90)
+        return Scheduler(self.store, launcher, devices, lambda text, _: self.notes.append(text), days, now=self.clock)
 
     def submit(self, id: str, owner: str = "ada", gpus: int = 1, **settings: object) -> None:
         self.store.submit(Submission(id, owner, settings, "h200", gpus, 0, self.clock.now, self.clock.now))
