@@ -1,7 +1,8 @@
 """Each format against each launcher and winners drawn at random from the whole space of each engine.
 
 A format writes a winner, and the program that it is for reads the words and variables of the space again; or it refuses
-the winner with the reason that holds for it. The default run draws a few of each, the run of `slow` tests 200.
+the winner with the reason that holds for it. The default run draws a few of each, the run of `slow` tests as many as
+meet every reason, and that of `release` tests 200.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tuner.export.render import write_serve_script
 from tuner.testing.exporter import FormatContract, Started
 
 NEWEST = test_kubernetes.VERSIONS[-1:]
-FEW, MANY = 3, 200
+FEW, ENOUGH, MANY = 3, 20, 200
 LAUNCHERS = tuple(launchers(""))
 ANY_ENGINE = (SCRIPT, "command", "systemd")
 CONTAINERS = ("compose", "kubernetes", "kserve", "ray-serve")
@@ -214,10 +215,13 @@ def test_a_few_winners_are_read_back_or_refused(name: str, form: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_many_winners_are_read_back_or_refused(name: str, form: str, tmp_path: Path, tools: Path) -> None:
-    found = walk(form, name, MANY, tmp_path, tools)
+@pytest.mark.parametrize("count", [ENOUGH, pytest.param(MANY, marks=pytest.mark.release)])
+def test_many_winners_are_read_back_or_refused(count: int, name: str, form: str, tmp_path: Path, tools: Path) -> None:
+    found = walk(form, name, count, tmp_path, tools)
     print(f"\n{form} {name} {dict(found)}")
-    assert found.total() == MANY
+    assert found.total() == count
+    reasons = {refusal(form, drawn) for drawn in winners(name, tools, MANY)}
+    assert len(found) == len({re.sub(r"[0-9]+", "N", str(reason)) for reason in reasons})  # each reason was met
 
 
 @pytest.mark.program("shellcheck")

@@ -139,7 +139,7 @@ def test_no_accepted_plan_leaves_the_list(field: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("field", FIELDS)
 def test_no_accepted_plan_leaves_the_whole_list(field: str, tmp_path: Path) -> None:
-    walk(field, HOSTILE, tmp_path)
+    walk(field, HOSTILE[:: 1 if field in WRITING else 4], tmp_path)
 
 
 def walk(field: str, words: Sequence[str], folder: Path) -> None:
