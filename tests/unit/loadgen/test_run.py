@@ -1,19 +1,37 @@
-"""The open and the closed loop, against servers without faults."""
+"""The load generator as a program: plan, open and closed loop, files, and percentiles by hand."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import os
+import signal
 import statistics
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
 from tests.unit.loadgen.loads import GOOD, Fake, asked, due, load_against, plan, replying, statuses
 from tuner.loadgen import run
-from tuner.loadgen.plan import PlannedRequest
-from tuner.loadgen.run import PlanResult, run_plan
-from tuner.workloads.results import RequestStatus
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
+from tuner.loadgen.result import (
+    GeneratorDelays,
+    generator_delays,
+    read_delays,
+    read_records,
+    write_delays,
+    write_records,
+)
+from tuner.loadgen.run import LoopWatch, PlanResult, percentile, run_plan
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 StartFake = Callable[..., Fake]
 
@@ -217,3 +235,259 @@ def test_an_idle_connection_is_closed_before_the_server_closes_it() -> None:
 def test_a_connection_that_the_server_closed_between_two_requests_fails_neither() -> None:
     result = load_against(replying(GOOD), due(0.0, 0.25, 0.5, tokens=1))
     assert statuses(result.records) == {COMPLETED: 3}
+
+
+REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \ud800', 12, 34)
+
+
+def test_a_plan_is_read_back_unchanged(tmp_path: Path) -> None:
+    file = tmp_path / "plan.jsonl"
+    answered = PlannedRequest(5, "rag", None, "", 0, 1, adapter="sql", json_schema={"type": "object"})
+    requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1), answered]
+    for known in (
+        plan("http://h:1/v1"),
+        RequestPlan("u", "m", 5, None, 1.5, 1e9),
+        RequestPlan("u", "m", None, 7, 0.1, 2.0),
+    ):
+        write_plan(file, known, iter(requests))
+        assert read_plan(file) == (known, requests)
+
+
+def test_a_plan_may_be_without_requests(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan", plan("u"), [])
+    assert read_plan(tmp_path / "plan") == (plan("u"), [])
+
+
+def test_a_plan_has_a_line_for_itself_and_one_a_request(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan", plan("u"), [REQUEST, *due(0.0, 1.0)])
+    assert len((tmp_path / "plan").read_bytes().splitlines()) == 4
+
+
+def test_the_body_requests_a_stream_of_exactly_max_tokens_with_usage() -> None:
+    assert json.loads(plan("u", model="the model").body(REQUEST)) == {
+        "model": "the model",
+        "prompt": REQUEST.prompt,
+        "max_tokens": 34,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+    }
+
+
+def test_a_priority_is_sent_unless_it_is_0() -> None:
+    plan = RequestPlan("http://server", "m", None, None, 1.0, 2.0)
+    assert "priority" not in json.loads(plan.body(replace(REQUEST, prompt="a")))
+    assert json.loads(plan.body(replace(REQUEST, prompt="a", priority=-2)))["priority"] == -2
+
+
+def test_an_adapter_answers_in_the_place_of_the_model() -> None:
+    assert json.loads(plan("u", model="base").body(replace(REQUEST, prompt="a", adapter="sql")))["model"] == "sql"
+
+
+def test_an_answer_that_fits_a_schema_may_end_before_its_length() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    body = json.loads(plan("u").body(replace(REQUEST, prompt="a", json_schema=schema)))
+    assert "ignore_eos" not in body
+    assert body["max_tokens"] == 34
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "chat", "schema": schema}}
+
+
+ROOT = Path(__file__).parents[3]
+
+
+class Program:
+    """The program on a plan, with its results in a folder."""
+
+    def __init__(self, folder: Path, known: RequestPlan, requests: list[PlannedRequest], *before: str) -> None:
+        self.result = folder / "result"
+        write_plan(folder / "plan.jsonl", known, requests)
+        argv = [*before, sys.executable, "-m", "tuner.loadgen", str(folder / "plan.jsonl"), str(self.result)]
+        self.process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def records(self) -> list[RequestRecord]:
+        """Wait until it ends with exit code 0 and no output, and return its records."""
+        printed = self.process.communicate(timeout=60)
+        assert (self.process.returncode, *printed) == (0, "", "")
+        return read_records(self.result.with_suffix(".parquet"))
+
+
+StartProgram = Callable[..., Program]
+
+
+@pytest.fixture
+def start_program(tmp_path: Path) -> Iterator[StartProgram]:
+    """Start the program on a plan and its requests, with words before the command."""
+    started: list[Program] = []
+
+    def start(known: RequestPlan, requests: list[PlannedRequest], *before: str) -> Program:
+        started.append(Program(tmp_path, known, requests, *before))
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.process.kill()
+        program.process.communicate()
+
+
+def wait_for_arrivals(fake: Fake, count: int, program: Program) -> None:
+    """Wait until the server has had so many requests."""
+    while len(fake.arrivals()) < count:
+        assert program.process.poll() is None
+        time.sleep(0.005)
+
+
+def test_it_writes_records_and_delays(start_fake: StartFake, start_program: StartProgram) -> None:
+    fake = start_fake(faults={"1": "429"})
+    program = start_program(plan(fake.url), due(0.0, 0.2, 0.4))
+    records = program.records()
+    assert [record.status for record in records] == [COMPLETED, RequestStatus.REFUSED, COMPLETED]
+    assert [record.due_s for record in records] == [0.0, 0.2, 0.4]
+    delays = read_delays(program.result.with_suffix(".json"))
+    assert delays.late_max_s is not None
+    assert delays.lag_p99_s is not None
+    assert 0.4 < delays.wall_s < 10.0
+    assert delays.cpu_s > 0.0
+    assert {path.name for path in program.result.parent.glob("result*")} == {"result.parquet", "result.json"}
+
+
+def test_each_request_in_flight_has_a_connection_whatever_the_shell_allows(
+    start_fake: StartFake, start_program: StartProgram
+) -> None:
+    fake = start_fake(first_ms=500)
+    few = ("sh", "-c", 'ulimit -S -n 48 && exec "$@"', "sh")
+    program = start_program(plan(fake.url), due(*[0.0] * 80), *few)
+    assert statuses(program.records()) == {COMPLETED: 80}
+
+
+def test_a_server_that_dies_in_the_middle(start_fake: StartFake, start_program: StartProgram) -> None:
+    # Two requests of 20 s each are running when it dies; the others find no listener.
+    fake = start_fake(token_ms=100)
+    program = start_program(plan(fake.url, users=2), due(*[None] * 6, tokens=200))
+    wait_for_arrivals(fake, 2, program)
+    os.kill(fake.process.pid, signal.SIGKILL)
+    records = program.records()
+    assert [record.index for record in records] == list(range(6))
+    assert statuses(records) == {RequestStatus.CONNECTION_LOST: 6}
+    assert len(fake.arrivals()) == 2
+    for record in records:
+        assert record.end_s is not None
+        assert record.end_s < 15.0
+
+
+def test_it_ends_with_the_process_that_started_it(start_fake: StartFake, start_program: StartProgram) -> None:
+    fake = start_fake(faults={"0": "stall"})
+    shell = ("sh", "-c", '"$@" & wait', "sh")
+    program = start_program(plan(fake.url), due(0.0), *shell)
+    wait_for_arrivals(fake, 1, program)
+    program.process.kill()
+    # Its end of the pipe is closed when it has ended, long before the request's deadline.
+    assert program.process.communicate(timeout=20) == ("", "")
+    assert not list(program.result.parent.glob("result*"))
+
+
+WHOLE = RequestRecord(
+    index=7,
+    name="chat é",
+    status=RequestStatus.COMPLETED,
+    planned_input=10,
+    planned_output=3,
+    due_s=0.1 + 0.2,
+    sent_s=0.31,
+    first_token_s=0.5,
+    end_s=0.9,
+    input_tokens=11,
+    output_tokens=3,
+    gaps_s=(0.1, 0.30000000000000004),
+    error=None,
+)
+BARE = RequestRecord(8, "", RequestStatus.NOT_SENT, error="the run ended\x00 before \u2028 it")
+ZEROS = RequestRecord(9, "a", RequestStatus.INCOMPLETE, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0.0,), "")
+
+
+def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
+    others = [RequestRecord(index, "a", status) for index, status in enumerate(RequestStatus)]
+    records = [WHOLE, BARE, ZEROS, *others]
+    write_records(tmp_path / "r.parquet", records)
+    assert read_records(tmp_path / "r.parquet") == records
+
+
+def test_absent_times_are_read_back_as_none(tmp_path: Path) -> None:
+    write_records(tmp_path / "r.parquet", [BARE])
+    (found,) = read_records(tmp_path / "r.parquet")
+    assert (found.due_s, found.sent_s, found.first_token_s, found.end_s) == (None, None, None, None)
+    assert (found.planned_input, found.output_tokens, found.gaps_s) == (None, None, ())
+    assert found.status is RequestStatus.NOT_SENT
+
+
+def test_no_records(tmp_path: Path) -> None:
+    write_records(tmp_path / "r.parquet", [])
+    assert read_records(tmp_path / "r.parquet") == []
+
+
+@pytest.mark.parametrize(
+    "delays",
+    [
+        GeneratorDelays(0.1, 0.2, 0.3, 0.0, 0.1 + 0.2, 1e-9, 4.5, 60.0),
+        GeneratorDelays(None, None, None, None, None, None, 0, 0),
+    ],
+)
+def test_delays_are_read_back_unchanged(tmp_path: Path, delays: GeneratorDelays) -> None:
+    write_delays(tmp_path / "d.json", delays)
+    assert read_delays(tmp_path / "d.json") == delays
+    assert [path.name for path in tmp_path.iterdir()] == ["d.json"]
+
+
+def test_own_delays_are_percentiles_of_each_kind() -> None:
+    late = [float(value) for value in range(200, 0, -1)]
+    found = generator_delays(PlanResult([], late, [5.0, 1.0, 3.0], 7.5, 60.0))
+    assert found == GeneratorDelays(100.0, 198.0, 200.0, 3.0, 5.0, 5.0, 7.5, 60.0)
+    assert generator_delays(PlanResult([])) == GeneratorDelays(None, None, None, None, None, None, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([], 0.5, None),
+        ([4.0], 0.0, 4.0),
+        ([4.0], 0.99, 4.0),
+        # Half of four values is two of them, half of five is two and a half: the third has to be in.
+        ([4.0, 1.0, 3.0, 2.0], 0.5, 2.0),
+        ([5.0, 4.0, 1.0, 3.0, 2.0], 0.5, 3.0),
+        ([5.0, 4.0, 1.0, 3.0, 2.0], 1.0, 5.0),
+        ([5.0, 4.0, 1.0, 3.0, 2.0], 0.2, 1.0),
+        ([5.0, 4.0, 1.0, 3.0, 2.0], 0.21, 2.0),
+        ([2.0, 2.0, 2.0, 9.0], 0.75, 2.0),
+        ([2.0, 2.0, 2.0, 9.0], 0.76, 9.0),
+        # 99 % of 100 values is 99 of them, of 101 values 99.99: the hundredth has to be in.
+        ([float(value) for value in range(1, 101)], 0.99, 99.0),
+        ([float(value) for value in range(1, 102)], 0.99, 100.0),
+    ],
+)
+def test_a_percentile_is_the_smallest_value_that_the_share_does_not_exceed(
+    values: list[float], share: float, expected: float | None
+) -> None:
+    assert percentile(values, share) == expected
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 2), Fraction(99, 100), Fraction(1)])
+def test_the_shares_in_use_are_exact_for_any_number_of_values(share: Fraction) -> None:
+    for count in range(1, 2000):
+        assert percentile(range(1, count + 1), float(share)) == math.ceil(share * count), count
+
+
+def test_a_busy_event_loop_has_a_measured_lag() -> None:
+    async def busy() -> list[float]:
+        watch = LoopWatch()
+        watching = asyncio.create_task(watch.run())
+        while not watch.lags_s:
+            await asyncio.sleep(0)
+        time.sleep(0.2)
+        known = len(watch.lags_s)
+        while len(watch.lags_s) == known:
+            await asyncio.sleep(0)
+        watching.cancel()
+        return watch.lags_s
+
+    lags = asyncio.run(busy())
+    assert min(lags) >= 0.0
+    assert lags[-1] > 0.19

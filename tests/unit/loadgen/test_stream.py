@@ -1,15 +1,17 @@
-"""Server-sent events, from bytes written by hand to tokens and their times."""
+"""Server-sent events, from bytes written by hand to tokens and their times; and llama.cpp's."""
 
 from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuner.loadgen.client import MalformedError, Piece, StreamedAnswer, read_answer
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
 
 FIRST = b'data: {"choices": [{"text": "a"}]}\n\n'
 SECOND = b'data: {"choices": [{"text": " b"}]}\r\n\r\n'
@@ -294,3 +296,33 @@ def test_an_endless_event_is_read_in_linear_time() -> None:
     # 64 MiB in 4,096 pieces; joining each to all before it would copy 128 GiB.
     pieces = [(1.0, b"data: ")] + [(1.0, b"x" * 2**14)] * 2**12
     assert read_answer(pieces) == StreamedAnswer((), None, None, False)
+
+
+TEXT = b'data: {"choices": [{"text": " ba", "finish_reason": null}]}\n\n'
+END = (
+    b'data: {"choices": [{"text": "", "finish_reason": "length"}], '
+    b'"usage": {"prompt_tokens": 7, "completion_tokens": 2}, "timings": {}}\n\n'
+)
+
+
+def test_the_last_event_is_no_token() -> None:
+    answer = read_answer([(1.0, TEXT), (2.0, TEXT), (3.0, END + DONE)])
+    assert answer == StreamedAnswer((1.0, 2.0), 7, 2, True, cut=True)
+
+
+def test_an_answer_of_bytes_that_are_no_text_ends_with_its_last_event() -> None:
+    assert read_answer([(3.0, END + DONE)]) == StreamedAnswer((3.0,), 7, 2, True, cut=True)
+
+
+def test_an_empty_text_without_usage_is_a_token() -> None:
+    empty = b'data: {"choices": [{"text": ""}]}\n\n'
+    assert read_answer([(1.0, empty), (2.0, empty)]).times_s == (1.0, 2.0)
+
+
+def test_a_prompt_of_tokens_is_sent_as_it_is(tmp_path: Path) -> None:
+    plan = RequestPlan("http://127.0.0.1:1/v1/completions", "m", 2, None, 9.0, 9.0, reuse_connections=False)
+    request = PlannedRequest(0, "all", None, [5, 6, 7], 3, 4)
+    write_plan(tmp_path / "plan", plan, [request])
+    assert read_plan(tmp_path / "plan") == (plan, [request])
+    body = json.loads(plan.body(request))
+    assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ([5, 6, 7], 4, True)

@@ -1,20 +1,48 @@
+"""Records of processes, secrets, and shared memory of processes that were killed."""
+
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
 
+from records.trials import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
-from tuner.processes.family import Identity, find_family, is_alive, own_identity, read_process, send_signal
+from tuner.errors import TrialFailed
+from tuner.processes.family import (
+    SHARED_MEMORY_FOLDER,
+    Identity,
+    find_family,
+    is_alive,
+    mapped_segments,
+    own_identity,
+    read_process,
+    remove_unused,
+    send_signal,
+)
+from tuner.processes.readiness import wait_ready
 from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
+from tuner.processes.secrets import (
+    Secrets,
+    is_secret_flag,
+    is_secret_variable,
+    mask_url_passwords,
+    shell_word,
+    url_passwords,
+)
+from tuner.processes.supervisor import ServerProcess
 
 _OWNER = """
 import json, os, sys, time
@@ -267,3 +295,167 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert updated == replace(record, members=(Identity(5, 6),), segments=("/dev/shm/psm_1",))
     assert record.owners == (own_identity(),)
     assert [path.name for path in tmp_path.iterdir()] == [f"{'a' * 32}.json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_APIKEY", "my_password", "GCP_CREDENTIALS"]
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret_variable(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS", "VLLM_CPU_KVCACHE_SPACE", "KEYBOARD"])
+def test_other_names(name: str) -> None:
+    assert not is_secret_variable(name)
+
+
+def test_names_of_flags() -> None:
+    assert all(map(is_secret_flag, ("--api-key", "--hf-token", "--hf_token", "--ssl-keyfile-password")))
+    others = ("--tokenizer", "--max-num-batched-tokens", "--long-prefill-token-threshold", "--ssl-keyfile", "-q")
+    assert not any(map(is_secret_flag, others))
+
+
+def test_passwords_of_urls() -> None:
+    text = "postgresql://me:pa%40ss@host:5432/db?sslpassword=other&x=1 http://host:8000/v1 http://me:${PW}@host"
+    assert url_passwords(text) == ["pa%40ss", "other"]
+    assert mask_url_passwords("postgresql://me:pw@h/d?password=x&y=1") == "postgresql://me:***@h/d?password=***&y=1"
+    assert mask_url_passwords("http://host:8000/v1") == "http://host:8000/v1"
+
+
+def test_references_are_expanded_and_values_replaced() -> None:
+    secrets = Secrets({"A": "value-of-a", "B": "value-of-a-and-more", "C": "short"})
+    assert secrets.expand("x ${A} ${B} ${D} $A") == "x value-of-a value-of-a-and-more ${D} $A"
+    assert secrets.redact("value-of-a-and-more value-of-a short") == "${B} ${A} short"
+    assert secrets.redact_bytes(b"\xffvalue-of-a") == b"\xff${A}"
+    assert "value" not in repr(secrets)
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("${A}", '"${A}"'),
+        ("a b${A}$(x)", "'a b'\"${A}\"'$(x)'"),
+        ("${B}", "'${B}'"),
+        ("", "''"),
+        ("plain", "plain"),
+    ],
+)
+def test_words_of_a_shell(text: str, quoted: str) -> None:
+    assert shell_word(text, {"A"}) == quoted
+
+
+_MAKES_A_SEGMENT = """
+import time
+from multiprocessing.shared_memory import SharedMemory
+segment = SharedMemory(create=True, size=4096)
+print(segment.name, flush=True)
+time.sleep(60)
+"""
+
+
+def _classify(phase: Phase, exit_code: int | None) -> Failure:
+    return Failure(FailureKind.ENGINE_CRASH, phase, "it died", exit_code=exit_code)
+
+
+def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
+    process = starter(*python(_MAKES_A_SEGMENT))
+    until(lambda: starter.output().endswith("\n"))
+    segment = SHARED_MEMORY_FOLDER / starter.output().strip()
+    assert segment.exists()
+    assert segment in mapped_segments([process.pid])
+
+    assert process.stop(0) == []
+
+    assert not segment.exists()
+
+
+@pytest.fixture
+def segment(starter: Starter) -> Iterator[tuple[ServerProcess, Path]]:
+    process = starter(*python(_MAKES_A_SEGMENT))
+    until(lambda: starter.output().endswith("\n"))
+    path = SHARED_MEMORY_FOLDER / starter.output().strip()
+    process.record_family()
+    assert starter.records.all()[0].segments == (str(path),)
+    yield process, path
+    path.unlink(missing_ok=True)
+
+
+def _kill_all(process: ServerProcess) -> None:
+    """Kill a family at once: stopped first, so that Python's resource tracker cannot remove what its parent left."""
+    family = {process.identity, *process.descendants()}
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for member in family:
+            send_signal(member, number)
+    until(lambda: not process.alive() and not process.descendants())
+
+
+def test_segments_of_a_server_that_was_found_dead_are_removed(segment: tuple[ServerProcess, Path]) -> None:
+    process, path = segment
+    _kill_all(process)
+    assert path.exists()
+
+    assert process.stop(0) == []
+
+    assert not path.exists()
+
+
+def test_segments_of_a_server_that_died_with_its_worker_are_removed(
+    segment: tuple[ServerProcess, Path], starter: Starter
+) -> None:
+    process, path = segment
+    _kill_all(process)
+    (record,) = starter.records.all()
+    dead = replace(record, owners=(process.identity,))
+    (starter.records.folder / f"{record.mark}.json").write_text(json.dumps(asdict(dead)))
+
+    reap_orphans(starter.records.folder, grace_s=0)
+
+    assert not path.exists()
+    assert starter.records.all() == []
+
+
+def test_a_segment_of_a_dead_server_stays_while_another_process_has_it_mapped(
+    segment: tuple[ServerProcess, Path],
+) -> None:
+    process, path = segment
+    user = SharedMemory(name=path.name)
+    try:
+        _kill_all(process)
+        assert process.stop(0) == []
+        assert path.exists()
+    finally:
+        user.close()
+        user.unlink()
+
+
+def test_segments_of_a_starting_server_are_recorded(starter: Starter) -> None:
+    process = starter(*python(_MAKES_A_SEGMENT))
+    cancelled = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(wait_ready, process, "127.0.0.1", 1, "m", 240, cancelled, _classify)
+        until(lambda: starter.records.all()[0].segments)
+        cancelled.set()
+        assert isinstance(waiting.exception(), TrialFailed)
+
+
+def test_segments_that_another_process_has_mapped_stay() -> None:
+    segment = SharedMemory(create=True, size=4096)
+    try:
+        path = SHARED_MEMORY_FOLDER / segment.name
+        assert path in mapped_segments([os.getpid()])
+        remove_unused([path])
+        assert path.exists()
+    finally:
+        segment.close()
+        segment.unlink()
+
+
+def test_other_files_and_processes_that_are_gone_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "psm_of_another_folder"
+    file.write_bytes(b"x" * 4096)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0):
+        assert str(file) in Path("/proc/self/maps").read_text()
+        assert file not in mapped_segments([os.getpid()])
+    with subprocess.Popen(["/bin/true"]) as gone:
+        gone.wait()
+    assert mapped_segments([gone.pid]) == set()

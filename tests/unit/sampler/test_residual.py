@@ -1,10 +1,15 @@
-"""`ResidualSampler` in plain Optuna studies: optimum, constraints, failures, prior and reproducibility."""
+"""`ResidualSampler` in plain Optuna studies: optimum, constraints, prior, candidates and reproducibility."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import math
+import re
 import subprocess
 import sys
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -265,3 +270,71 @@ def test_a_seed_gives_the_same_trials_in_another_process(prior: Any) -> None:
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     here = run_study(ResidualSampler(space, seed=5, prior=prior), 14)
     assert run.stdout.strip() == str([sorted(trial.params.items()) for trial in here.trials])
+
+
+ROOT = Path(__file__).parents[3]
+OURS = ("tuner", "storage", "search_spaces", "dashboards", "tests", "benchmarks")
+
+
+def imported_modules(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tuner" / "sampler").rglob("*.py")), ids=lambda path: path.stem)
+def test_the_sampler_imports_nothing_else_of_this_project(path: Path) -> None:
+    """The confidence level of all intervals is the exception: a module without imports of this project."""
+    ours = {name for name in imported_modules(path) if name.split(".")[0] in OURS} - {"tuner.confidence"}
+    assert {name for name in ours if name != "tuner.sampler" and not name.startswith("tuner.sampler.")} == set()
+
+
+def test_a_plain_study_needs_only_a_seed() -> None:
+    study = optuna.create_study(sampler=ResidualSampler(seed=0))
+    study.optimize(lambda trial: (trial.suggest_float("x", -5.0, 5.0) - 2.0) ** 2, n_trials=20)
+    assert study.best_value < 0.1
+
+
+def test_the_example_reaches_the_constrained_optimum() -> None:
+    """The optimum is 0.74: x = 0.5, y = 0 and method b with depth 6."""
+    command = [sys.executable, str(ROOT / "docs" / "examples" / "residual_sampler.py")]
+    line = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "'method': 'b'" in line
+    loss = float(line.split("loss ")[1].split()[0])
+    assert 0.74 <= loss < 0.8
+
+
+PAGE = (ROOT / "docs" / "design" / "sampler-constants.md").read_text(encoding="utf-8")
+SECTIONS = re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+ROWS = [
+    (module, name, value)
+    for module, text in SECTIONS
+    for name, value in re.findall(r"^\| `([\w.]+)` \| (.*?) \|", text, re.MULTILINE)
+]
+
+
+def constants_of(path: Path) -> set[str]:
+    """Return the public constants of a module whose value is a number or a tuple of numbers."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                targets = target.elts if isinstance(target, ast.Tuple) else [target]
+                literal = isinstance(node.value, ast.Constant | ast.Tuple)
+                names |= {each.id for each in targets if isinstance(each, ast.Name) and literal}
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("module", "name", "value"), ROWS, ids=[f"{module}.{name}" for module, name, _ in ROWS])
+def test_the_page_has_the_value_of_the_code(module: str, name: str, value: str) -> None:
+    assert attrgetter(name)(importlib.import_module(module)) == ast.literal_eval(value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tuner" / "sampler").rglob("*.py")), ids=lambda path: path.stem)
+def test_every_constant_of_the_sampler_is_on_the_page(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    assert constants_of(path) <= {name for known, name, _ in ROWS if known == module}

@@ -1,17 +1,25 @@
-"""The devices that a study uses on a cluster."""
+"""The devices and nodes that a study uses, and what it records of them."""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 
 import pytest
 
 from search_spaces import hardware_named
 from tests.unit.test_gpu import FakeNvml
-from tuner import gpu
+from tuner import __version__, gpu
 from tuner.errors import SettingError
 from tuner.executors.ray_cluster import NodeFacts
-from tuner.use_cases.devices import choose_devices, devices_by_kind, find_devices, refuse_gpus_on_cpu, refuse_nodes
+from tuner.use_cases.devices import (
+    choose_devices,
+    devices_by_kind,
+    find_devices,
+    refuse_gpus_on_cpu,
+    refuse_nodes,
+    this_machine,
+)
 
 HEAD = NodeFacts(
     host="head",
@@ -143,3 +151,20 @@ def test_a_cpu_has_no_gpus_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match="gpus_per_trial=2: this machine has no GPU; leave it out"):
         refuse_gpus_on_cpu(2, find_devices(None, 2))
     refuse_gpus_on_cpu(None, find_devices(None, 2))
+
+
+def test_versions_are_recorded_and_the_host_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"PRETTY_NAME": "Ubuntu 22.04.5 LTS"})
+    found = this_machine()
+    assert (found["tuner"], found["os"]) == (__version__, "Ubuntu 22.04.5 LTS")
+    assert found["python"] == platform.python_version()
+    assert platform.node() not in found.values()
+    assert found["cores"] == gpu.host_facts()["cores"]
+
+
+def test_a_system_without_a_name_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> dict[str, str]:
+        raise OSError("no os-release")
+
+    monkeypatch.setattr(platform, "freedesktop_os_release", missing)
+    assert this_machine()["os"] is None

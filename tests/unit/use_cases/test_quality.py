@@ -1,13 +1,21 @@
-"""The GPUs of the compared servers, and what is said about a reference that cannot be served."""
+"""The candidate and the reference of a comparison of answers."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from records.trials import Failure, FailureKind, Phase
+from records.trials import Failure, FailureKind, Phase, Provenance
+from storage import open_store
+from storage.store import Store
+from tests import store_samples
 from tests.fakes import install_fake_vllm
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
@@ -17,7 +25,14 @@ from tuner.quality.examiner import ExamFailed, Variant
 from tuner.specs import ModelRef
 from tuner.study.specification.spec import ServerSettings
 from tuner.use_cases import answers as quality
-from tuner.use_cases.answers import QualitySettings, check_quality, check_reference
+from tuner.use_cases.answers import (
+    QualitySettings,
+    check_of_winner,
+    check_quality,
+    check_reference,
+    keep_in_study,
+    studied,
+)
 
 LOG = Path("tuner_study/quality/a3/server.log")
 
@@ -71,3 +86,82 @@ def test_servers_of_two_gpus_get_both(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(Stop):
         check_quality(asked, threading.Event())
     assert [each.gpus for each in found] == [2]
+
+
+WORDS = (
+    *(
+        "/opt/vllm",
+        "serve",
+        "checkpoint",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "1",
+        "--served-model-name",
+        "m",
+        "--seed",
+        "3",
+    ),
+    *("--max-num-seqs", "491", "--max-num-batched-tokens", "4710", "--quantization", "fp8"),
+)
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": "/cache"}
+SPACE = {"source": {"parameters": {"quantization": {"changes_answers": True}}}}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A database in the current folder, beside the model `m`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    with closing(open_store(f"sqlite:///{tmp_path / 'a.db'}")) as opened:
+        yield opened
+
+
+def add(store: Store, words: tuple[str, ...] = WORDS, **more: Any) -> None:
+    """Add a study whose winner, trial 4, ran this server."""
+    premise = {"model": {"name": "./m", "tokenizer": "t"}, "space": SPACE}
+    store.create_study(replace(store_samples.study(), premise=premise, **more))
+    store.update_study("s", conclusion={"winner": 4})
+    provenance = more.get("provenance", Provenance.MEASURED)
+    outcome = replace(store_samples.success(provenance=provenance), argv=words, environment=ENVIRONMENT)
+    trial = replace(store_samples.pending(4), config={"quantization": "fp8"})
+    store.add_trial(trial)
+    store.finish_trial("s", 4, 0, outcome, None)
+
+
+def test_a_trial_is_asked_without_its_port_and_its_batches(store: Store) -> None:
+    add(store)
+    asked = studied(store, "s", None, None)
+    assert (asked.candidate.model.name, asked.candidate.model.tokenizer) == ("checkpoint", "t")
+    assert asked.candidate.argv == ("--seed", "3", "--quantization", "fp8")
+    assert asked.candidate.environment == {"HF_HUB_OFFLINE": "1"}
+    assert (Path(asked.reference.model.name).name, asked.reference.argv) == ("m", ("--seed", "3"))
+
+
+def test_what_was_found_is_kept_with_the_study(store: Store) -> None:
+    add(store)
+    assert check_of_winner(store, "s") == "tuner quality --study s"
+    keep_in_study(store, studied(store, "s", 4, None), {"agreement": 1.0, "kl": 0.0, "broken": False})
+    assert check_of_winner(store, "s") is None
+
+
+def test_a_configuration_that_changes_no_answer_needs_no_check(store: Store) -> None:
+    add(store, ("/opt/vllm", "serve", os.path.abspath("m"), "--seed", "3"))
+    with pytest.raises(SettingError, match="has no flag that changes answers"):
+        studied(store, "s", 4, None)
+
+
+def test_a_simulated_study_has_no_answers(store: Store) -> None:
+    add(store, provenance=Provenance.SIMULATED)
+    assert check_of_winner(store, "s") is None
+    with pytest.raises(SettingError, match="it is simulated"):
+        studied(store, "s", 4, None)
+
+
+@pytest.mark.parametrize("number", [3, 400])
+def test_a_trial_without_a_server_is_refused(store: Store, number: int) -> None:
+    add(store)
+    store.add_trial(store_samples.pending(3))
+    with pytest.raises(SettingError, match=f"trial={number}: study 's' has no such trial with a server"):
+        studied(store, "s", number, None)

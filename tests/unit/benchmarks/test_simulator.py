@@ -1,13 +1,16 @@
-"""The recorded studies as rows, and the agreement of predictions with them."""
+"""The simulator's accuracy: recorded studies as rows, errors by regime, and published runs."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulator.calibrate import error_bands_of
 from benchmarks.simulator.left_out import agreement
 from benchmarks.simulator.rows import h200, predict
+from benchmarks.simulator.several_gpus import Compared, compare
 from benchmarks.simulator.studies import flags_of, recorded_studies, study_rows
 
 STUDIES = {study.name: study for study in recorded_studies()}
@@ -67,3 +70,55 @@ def test_what_searches_found_bad_is_predicted_bad(study: str, trial: str) -> Non
 def test_a_tables_row_is_beside_the_tables_host() -> None:
     row = h200()[0]
     assert (row.card.key, row.card.host_speed, row.card.launch_us) == ("h200", 1.0, 4.5)
+
+
+NGRAM = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 4}))
+
+
+def test_each_regime_has_its_own_band_and_few_rows_have_none() -> None:
+    rows = h200()  # 21 configurations with 16-bit weights and 12 with FP8
+    predicted = [{name: 1.1 * value for name, value in row.metrics.items()} for row in rows]
+    found = error_bands_of(rows, predicted)
+    assert [(each["weights"], each["rows"], each["output_throughput"]) for each in found] == [
+        ("16-bit", 21, 0.1),
+        ("fp8", 12, 0.1),
+    ]
+    few = [row for row in rows if "fp8" in row.args][:9]
+    assert error_bands_of(few, predicted[:9]) == []
+    drafting = [replace(row, args=NGRAM) for row in rows[:12]]
+    assert error_bands_of(drafting, predicted[:12]) == []
+
+
+def test_a_row_that_is_predicted_to_fail_is_wholly_wrong() -> None:
+    rows = [row for row in h200() if "fp8" not in row.args][:10]
+    (band,) = error_bands_of(rows, [{}] * 10)
+    assert band["p99_ttft_ms"] == 1.0
+
+
+CARD_BOUND = frozenset({"tt143", "pr2192"})
+"""Sources of large models on few GPUs, whose steps the card bounds with any engine."""
+
+
+@pytest.fixture(scope="module")
+def compared() -> list[Compared]:
+    return compare(CARD_BOUND | {"i16300"})
+
+
+def test_large_models_on_two_and_four_gpus_are_within_20_percent_of_the_published(compared: list[Compared]) -> None:
+    errors = [each.error for each in compared if each.run["source"] in CARD_BOUND]
+    assert len(errors) == 6
+    assert max(map(abs, errors)) < 0.2
+
+
+def test_factors_are_those_from_the_fewest_gpus_of_a_group(compared: list[Compared]) -> None:
+    single = [each for each in compared if each.run["source"] == "i16300" and each.run["batch"] == 1]
+    assert [each.run["gpus"] for each in single] == [2, 4, 8]
+    assert single[0].published_factor is None
+    assert [each.published_factor for each in single[1:]] == pytest.approx([3.91 / 5.50, 3.15 / 5.50])
+    assert single[1].predicted_factor == pytest.approx(single[1].predicted / single[0].predicted)
+
+
+def test_communication_grows_with_the_gpus(compared: list[Compared]) -> None:
+    shares = [each.communication for each in compared if each.run["source"] == "i16300" and each.run["batch"] == 16]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] < 0.5
