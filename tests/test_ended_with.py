@@ -53,13 +53,18 @@ def test_a_process_that_lost_its_parent_ends_with_a_killed_run(tmp_path: Path) -
     (tmp_path / "conftest.py").write_text("from tests.conftest import end_what_tests_start, pytest_configure\n")
     (tmp_path / "test_waiting.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    root = os.fspath(tmp_path)
-    words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--rootdir", root, "--basetemp", f"{root}/t"]
+    words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--rootdir", str(tmp_path)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PLACE_OF_THE_RUN": str(tmp_path)}
     variables.pop("PYTEST_ADDOPTS", None)
     with (
         (tmp_path / "log").open("wb") as log,
-        subprocess.Popen([*words, root], cwd=tmp_path, env=variables, stdout=log, stderr=log) as run,
+        subprocess.Popen(
+            [*words, "--basetemp", str(tmp_path / "t"), str(tmp_path)],
+            cwd=tmp_path,
+            env=variables,
+            stdout=log,
+            stderr=log,
+        ) as run,
     ):
         try:
             assert until(lambda: run.poll() is not None or (tmp_path / "ready").exists(), PATIENCE_S)

@@ -8,7 +8,7 @@ import pytest
 
 from records.trials import Failure, FailureKind, Phase, TrialKind
 from tests.unit.study.conftest import Bench
-from tests.unit.study.test_run import FIGURES, peak_at_16, worse
+from tests.unit.study.test_run import FIGURES, peak_at_16
 from tuner.sampler.flag_effects import Elimination, ReductionStep
 from tuner.specs import TrialSpec
 from tuner.study import reduction
@@ -34,7 +34,7 @@ def noisy_peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | F
     return {**known, "output_throughput": throughput * (1.0 + 0.005 * ((7 * spec.number + 5 * spec.round) % 3 - 1))}
 
 
-def test_a_flag_without_effect_is_not_exported(bench: Bench) -> None:
+def test_a_flag_without_effect_is_not_exported_and_a_continued_study_measures_nothing_again(bench: Bench) -> None:
     result = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=True)
     trials = {record.number: record for record in bench.records() if not record.round}
     assert {record.kind for number, record in trials.items() if number > 1} == {TrialKind.REDUCED}
@@ -44,6 +44,16 @@ def test_a_flag_without_effect_is_not_exported(bench: Bench) -> None:
     [effect] = result.conclusion.flag_effects
     assert (effect.name, effect.value, effect.default, effect.rounds) == ("max_num_seqs", 16, 32, 3)
     assert effect.ratio == pytest.approx(1.5 ** (4 / 7), rel=0.01)  # throughput has the weight 40 of 70
+    records = bench.records()
+    assert 12 < sum(record.round > 0 for record in records) <= LEAST_MEASUREMENTS
+    bench.listener.stages.clear()
+    again = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=True)
+    assert (again.conclusion, bench.records()) == (result.conclusion, records)
+    assert [plan.stage for plan in bench.listener.stages] == [Stage.SEARCH]
+    bench.run(noisy_peak_at_16, trials=3, enqueue=(BOTH,), reduce=True)
+    kinds = [record.kind for record in bench.records() if not record.round]
+    assert kinds.count(TrialKind.SEARCH) == 1  # reduced trials do not count as trials of the search
+    assert kinds[:3] == [TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.REDUCED]
 
 
 def test_a_smaller_form_that_was_unlucky_is_measured_longer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,26 +118,6 @@ def test_the_winner_of_a_study_whose_defaults_fail_is_reduced_too(bench: Bench) 
     assert bench.run(fails_by_default, trials=2, enqueue=(BOTH,), reduce=True).conclusion == result.conclusion
 
 
-def test_a_continued_study_measures_nothing_again(bench: Bench) -> None:
-    first = bench.run(noisy_peak_at_16, trials=6, enqueue=(BOTH,), reduce=True)
-    records = bench.records()
-    bench.listener.stages.clear()
-    again = bench.run(noisy_peak_at_16, trials=6, enqueue=(BOTH,), reduce=True)
-    assert bench.records() == records
-    assert first.conclusion is not None
-    assert again.conclusion == first.conclusion
-    assert [plan.stage for plan in bench.listener.stages] == [Stage.SEARCH]
-    assert 12 < sum(record.round > 0 for record in records) <= LEAST_MEASUREMENTS
-
-
-def test_reduced_trials_do_not_count_as_trials_of_the_search(bench: Bench) -> None:
-    bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=True)
-    bench.run(noisy_peak_at_16, trials=3, enqueue=(BOTH,), reduce=True)
-    kinds = [record.kind for record in bench.records() if not record.round]
-    assert kinds.count(TrialKind.SEARCH) == 1
-    assert kinds[:3] == [TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.REDUCED]
-
-
 def test_without_a_reduction_the_best_score_wins(bench: Bench) -> None:
     result = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=False)
     assert result.conclusion is not None
@@ -144,13 +134,6 @@ def test_the_only_flag_of_a_winner_has_the_effect_that_its_rounds_measured(bench
     score = next(each.score for each in result.conclusion.finalists if each.number == result.conclusion.winner)
     assert score is not None
     assert (effect.ratio, effect.low, effect.high) == pytest.approx((score.ratio, score.low, score.high))
-
-
-def test_where_nothing_is_better_the_defaults_stay(bench: Bench) -> None:
-    result = bench.run(worse, trials=3, enqueue=(BOTH,), reduce=True)
-    assert result.conclusion is not None
-    assert result.conclusion.keep_defaults
-    assert result.conclusion.flag_effects == ()
 
 
 FOUR = """

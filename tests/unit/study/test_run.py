@@ -41,18 +41,6 @@ def worse(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
     return {**FIGURES, "output_throughput": 1000.0 if not spec.config else 900.0}
 
 
-def test_trial_0_is_the_defaults_measured_three_times(bench: Bench) -> None:
-    bench.run(peak_at_16, trials=4)
-    first = bench.records()[0]
-    assert (first.number, first.kind, first.label, dict(first.config)) == (0, TrialKind.BASELINE, "defaults", {})
-    assert first.outcome is not None
-    assert [repeat.seed for repeat in first.outcome.repeats] == [1000, 1001, 1002]
-    assert first.outcome.metric("output_throughput") == 1001.0
-    assert first.outcome.argv == ("stub", "serve", "m")
-    assert first.verdict is not None
-    assert first.verdict.score == pytest.approx(1.0)
-
-
 def test_the_sampler_of_each_run_is_stored(bench: Bench) -> None:
     found = []
     for sampler in (AUTO, RESIDUAL):
@@ -152,8 +140,8 @@ def test_budget_counts_the_defaults_and_named_trials(bench: Bench) -> None:
     assert dict(bench.records()[1].config) == {"max_num_seqs": 8}
 
 
-def test_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
-    result = bench.run(peak_at_16, trials=15)
+def test_the_defaults_are_trial_0_and_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
+    result = bench.run(peak_at_16, trials=8)
     assert result.conclusion is not None
     assert not result.conclusion.keep_defaults
     assert result.conclusion.confirmed
@@ -165,6 +153,14 @@ def test_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
     assert {record.round for record in rounds} == {1, 2, 3}
     seeds = {record.round: {r.seed for r in record.outcome.repeats} for record in rounds if record.outcome}
     assert seeds == {1: {2000, 2001, 2002}, 2: {3000, 3001, 3002}, 3: {4000, 4001, 4002}}
+    first = bench.records()[0]
+    assert (first.number, first.kind, first.label, dict(first.config)) == (0, TrialKind.BASELINE, "defaults", {})
+    assert first.outcome is not None
+    assert [repeat.seed for repeat in first.outcome.repeats] == [1000, 1001, 1002]
+    assert first.outcome.metric("output_throughput") == 1001.0
+    assert first.outcome.argv == ("stub", "serve", "m")
+    assert first.verdict is not None
+    assert first.verdict.score == pytest.approx(1.0)
 
 
 def test_a_finalist_that_missed_an_slo_is_not_measured_again(bench: Bench) -> None:
@@ -188,6 +184,7 @@ def test_nothing_better_keeps_the_defaults(bench: Bench) -> None:
     assert result.conclusion.winner == 0
     assert result.conclusion.keep_defaults
     assert "keep the defaults" in result.conclusion.reason
+    assert result.conclusion.flag_effects == ()
 
 
 def test_a_failed_configuration_is_recorded_and_the_study_continues(bench: Bench) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import pytest
-
 from records.trials import Failure, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
@@ -67,7 +65,9 @@ def test_rounds_that_do_not_fit_end_with_the_limit_and_continue_later(bench: Ben
     assert clock.seconds < 900
     begun = len(numbers(bench, TrialKind.CONFIRM))
     assert 0 < begun < 12
+    bench.listener.notes.clear()
     result = bench.run(slow_rounds, trials=4)
+    assert not [note for note in bench.listener.notes if "time limit" in note]
     assert result.conclusion is not None
     assert result.conclusion.confirmed
     assert len(numbers(bench, TrialKind.CONFIRM)) == 12
@@ -83,9 +83,3 @@ def test_a_limit_that_passes_during_the_last_measurement_changes_nothing(bench: 
     result = bench.run(slow_last, trials=4, timeout_s=600, clock=clock)
     assert result.conclusion is not None
     assert result.conclusion.confirmed
-
-
-@pytest.mark.parametrize("trials", [3])
-def test_without_a_limit_nothing_is_reserved(bench: Bench, trials: int) -> None:
-    bench.run(peak_at_16, trials=trials)
-    assert not [note for note in bench.listener.notes if "time limit" in note]
