@@ -9,7 +9,7 @@ from datetime import datetime
 
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile, version_tuple
-from search_spaces.render import INSTANCES, without_instances
+from search_spaces.render import INSTANCES
 from search_spaces.schema import VLLM
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
@@ -22,8 +22,8 @@ from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.prediction import MARLIN_INPUT
-from tuner.engines.simulator.serve_config import ServeConfig, find_shape, placed_config, resolve_serve_config
+from tuner.engines.simulator.prediction import MARLIN_INPUT, Platform, configuration
+from tuner.engines.simulator.serve_config import ServeConfig, find_shape
 from tuner.engines.simulator.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
@@ -217,17 +217,20 @@ class SimulatedEngine:
         self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True, gpus: int = 1
     ) -> None:
         self.clock = VirtualClock()
-        self._card = card
         self._version = version
-        self._packages = packages
+        self._platform = Platform(card, parameters_of(card.key), version_tuple(version), packages, gpus)
         self._compile_cache = CompileCache()
         self._warm_start = warm_start
-        self._gpus = gpus
 
     def info(self) -> EngineInfo:
         """Return the simulated version; there is no executable."""
         return EngineInfo(
-            "simulated vllm", self._version, None, flag_names() | {INSTANCES}, Provenance.SIMULATED, self._packages
+            "simulated vllm",
+            self._version,
+            None,
+            flag_names() | {INSTANCES},
+            Provenance.SIMULATED,
+            self._platform.packages,
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:
@@ -247,13 +250,8 @@ class SimulatedEngine:
 
     def _config(self, spec: TrialSpec) -> ServeConfig:
         launch = spec.launch
-        arguments = without_instances((*launch.base_argv, *launch.argv))
-        shape = find_shape(launch.model.name)
-        version = version_tuple(self._version)
-        config = resolve_serve_config(
-            arguments, launch.environment, shape, self._card, version, self._packages, self._gpus
-        )
-        return placed_config(config, launch.instances, self._gpus)
+        shape, arguments = find_shape(launch.model.name), (*launch.base_argv, *launch.argv)
+        return configuration(self._platform, arguments, launch.environment, shape, launch.instances)
 
     def close(self) -> None:
         """Do nothing: the engine holds no resources."""

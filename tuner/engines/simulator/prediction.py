@@ -16,7 +16,7 @@ from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.serve_config import placed_config, resolve_serve_config
+from tuner.engines.simulator.serve_config import ServeConfig, placed_config, resolve_serve_config
 from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -33,6 +33,15 @@ class Platform:
     version: tuple[int, ...]
     packages: frozenset[str]
     gpus: int = 1
+
+
+def configuration(
+    platform: Platform, arguments: Sequence[str], environment: Mapping[str, str], shape: ModelShape, instances: int
+) -> ServeConfig:
+    """Return the configuration of each server of a command line; see `build_server`."""
+    words, site = without_instances(arguments), platform
+    config = resolve_serve_config(words, environment, shape, site.card, site.version, site.packages, site.gpus)
+    return placed_config(config, instances, site.gpus)
 
 
 def build_server(
@@ -57,9 +66,7 @@ def build_server(
         StartFailed: if the server starts and then ends with an error.
     """
     count = instances_of(arguments) if instances is None else instances
-    words, site = without_instances(arguments), platform
-    config = resolve_serve_config(words, environment, shape, site.card, site.version, site.packages, site.gpus)
-    config = placed_config(config, count, platform.gpus)
+    config = configuration(platform, arguments, environment, shape, count)
     return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT), count)
 
 
