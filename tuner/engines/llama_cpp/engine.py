@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ from tuner.engines.server.failures import (
     without_cause,
 )
 from tuner.engines.server.metrics import MetricNames
-from tuner.engines.server.program_engine import ProgramEngine, named_program
+from tuner.engines.server.program_engine import ProgramEngine, find_named
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, gguf_tools
 from tuner.errors import SettingError, UserError
@@ -222,13 +221,10 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    environment = os.environ if environment is None else environment
-    named = named_program("llama_server", given, VARIABLE, environment, "name the llama-server program itself")
-    if named is not None:
-        return named
-    on_path = shutil.which(PROGRAM.name, path=environment.get("PATH"))
-    if on_path is not None:
-        return Path(on_path).absolute()
+    remedy = "name the llama-server program itself"
+    found = find_named("llama_server", given, VARIABLE, remedy, PROGRAM.name, environment)
+    if found is not None:
+        return found
     beside = Path(sys.executable).with_name(LAUNCHER)
     if importlib.util.find_spec(PACKAGE) is not None and os.access(beside, os.X_OK):
         return beside

@@ -161,27 +161,35 @@ _PYTHON = re.compile(r"^(python|pypy)")
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
-def named_program(
-    field: str, given: str | None, variable: str, environment: Mapping[str, str], remedy: str
+def find_named(
+    field: str,
+    given: str | None,
+    variable: str,
+    remedy: str,
+    program: str | None,
+    environment: Mapping[str, str] | None,
 ) -> Path | None:
-    """Return the program that a user names, a file or one on the PATH; None if the user names none.
+    """Return the program that a user names, or the one on the PATH; None if there is neither.
 
     Args:
-        field: the setting.
-        given: its value.
-        variable: the environment variable that counts without it.
-        environment: with the variable and the PATH.
-        remedy: what to name instead.
+        field: the setting that names it.
+        given: its value, a file or a program on the PATH.
+        variable: the environment variable that counts without the setting.
+        remedy: what to name instead, for a program that cannot be run.
+        program: what is looked for on the PATH if the user names none; None: nothing.
+        environment: with the variable and the PATH; None: that of this process.
 
     Raises:
-        UserError: if the program cannot be run.
+        UserError: if the named program cannot be run.
     """
+    environment = os.environ if environment is None else environment
     name = given or environment.get(variable)
-    if not name:
-        return None
-    found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
+    wanted = os.path.expanduser(name) if name else program
+    found = None if wanted is None else shutil.which(wanted, path=environment.get("PATH"))
     if found is not None:
         return Path(found).absolute()
+    if not name:
+        return None
     rule = "the file is not executable" if Path(name).exists() else "there is no such file"
     if given:
         raise SettingError(field, given, rule, remedy)

@@ -24,7 +24,7 @@ from tuner.engines.server import failures
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import LOADED, STARTING, rows, with_shared_rows
 from tuner.engines.server.metrics import MetricNames
-from tuner.engines.server.program_engine import named_program
+from tuner.engines.server.program_engine import find_named
 from tuner.engines.server.python_engine import PythonEngine, PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, ordinary_tokens, tokenizer_of
@@ -170,13 +170,12 @@ def find_python(given: str | None = None, environment: Mapping[str, str] | None 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    environment = os.environ if environment is None else environment
-    named = named_program("sglang", given, VARIABLE, environment, NAME_THE_PYTHON)
+    named = find_named("sglang", given, VARIABLE, NAME_THE_PYTHON, None, environment)
     if named is not None:
         return named
     if importlib.util.find_spec("sglang") is not None:
         return Path(sys.executable)
-    script = shutil.which("sglang", path=environment.get("PATH"))
+    script = shutil.which("sglang", path=None if environment is None else environment.get("PATH"))
     beside = None if script is None else Path(script).absolute().with_name("python")
     if beside is not None and os.access(beside, os.X_OK):
         return beside

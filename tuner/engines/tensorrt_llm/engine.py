@@ -7,9 +7,7 @@ worker returned error", which is a consequence.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from tuner.engines.server import failures
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import STARTING, rows, with_shared_rows
 from tuner.engines.server.metrics import MetricNames
-from tuner.engines.server.program_engine import interpreter_of, named_program
+from tuner.engines.server.program_engine import find_named, interpreter_of
 from tuner.engines.server.python_engine import PythonEngine, PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, find_tokenizer, ordinary_tokens
@@ -162,13 +160,9 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    environment = os.environ if environment is None else environment
-    named = named_program("trtllm_serve", given, VARIABLE, environment, NAME_THE_PROGRAM)
-    if named is not None:
-        return named
-    found = shutil.which(PROGRAM, path=environment.get("PATH"))
+    found = find_named("trtllm_serve", given, VARIABLE, NAME_THE_PROGRAM, PROGRAM, environment)
     if found is not None:
-        return Path(found).absolute()
+        return found
     remedy = (
         "install one by NVIDIA's guide in an environment of its own, or run the tuner in NVIDIA's image, and put the "
         f"program's path into {VARIABLE}"

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from records.trials import Failure, FailureKind, Phase
 from tuner.engines.server.devices import visible_gpus
 from tuner.engines.server.failures import error_summary
 from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
-from tuner.engines.server.program_engine import interpreter_of, named_program
+from tuner.engines.server.program_engine import find_named, interpreter_of
 from tuner.engines.server.python_engine import PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import Job, PlainJob
@@ -45,14 +44,10 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    environment = os.environ if environment is None else environment
-    named = named_program("vllm", given, VLLM_VARIABLE, environment, _NAME_THE_PROGRAM)
-    if named is not None:
-        return named
-    on_path = shutil.which("vllm", path=environment.get("PATH"))
+    found = find_named("vllm", given, VLLM_VARIABLE, _NAME_THE_PROGRAM, "vllm", environment)
+    if found is not None:
+        return found
     beside = Path(sys.executable).with_name("vllm")
-    if on_path is not None:
-        return Path(on_path).absolute()
     if beside.is_file() and os.access(beside, os.X_OK):
         return beside
     remedy = (
