@@ -22,7 +22,7 @@ def _build(settings: EngineSettings) -> Engine:
 def _find(given: str | None) -> Found:
     from tuner.engines.sglang.engine import find_python, installation
 
-    return Found(installation(find_python(given)).python)
+    return Found(installation(find_python(given)).executable)
 
 
 SGLANG = EngineKind(

@@ -34,7 +34,7 @@ from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokeni
 from tuner.engines.server.traffic import Job, PlainJob, PromptTools, ResultError
 from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.engines.vllm.instances import find_haproxy
-from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
+from tuner.engines.vllm.kind import LAUNCHER, PROGRAM, VLLM, VLLM_VARIABLE
 from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankNode, RankStart, headless, start_ranks
 from tuner.engines.vllm.resident_client import RETRIED_AS_COMMAND, CommandStart, can_fork, start_forked
 from tuner.engines.vllm.texts import METRICS, classify, facts_from_log
@@ -52,9 +52,6 @@ from tuner.processes.supervisor import ServerProcess
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
-
-API_KEY = "VLLM_API_KEY"
-"""The variable in which a server finds the key that its clients must send."""
 
 CLIENT_API_KEY = "OPENAI_API_KEY"
 """The variable in which vLLM's benchmark client finds the key that it sends."""
@@ -127,8 +124,7 @@ class VllmServer(RunningServer):
         """Run the benchmark client once and read its result."""
         name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
-        url = f"http://{HOST}:{self.port}/v1"
-        arguments = bench_arguments(self._model, workload, url, seed, self._artifacts, result.name)
+        arguments = bench_arguments(self._model, workload, f"{self.url}/v1", seed, self._artifacts, result.name)
         result.unlink(missing_ok=True)
         job = self._tools.start(arguments, self._client_environment, log, self._artifacts)
         try:
@@ -189,7 +185,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
         found = self._tools.installation
         flags = self._tools.flags()
         return EngineInfo(
-            name="vllm",
+            name=VLLM.name,
             version=found.version,
             executable=str(found.executable),
             flags=flags.names | {INSTANCES} if flags else None,
@@ -234,7 +230,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
             return server
 
     def _present_meeting(self, launch: LaunchSpec) -> Meeting | None:
-        """Return where the ranks of the server that is being started meet; None if it has one."""
+        """Return where the ranks of the server that is being started meet; None if it has one node."""
         return self._meeting(launch, *(each.port for each in self._ports)) if self._ports else None
 
     def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
@@ -283,7 +279,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
         return GeneratedVllmServer(tokenizers=self._tokenizers, records=self._records, **started)
 
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return environment.get(API_KEY)
+        return environment.get(PROGRAM.key_variable)
 
     def _fork(self, start: ServerStart) -> ServerProcess | None:
         resident = self._tools.resident if self._warm_start else None
