@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from records import plugins
+from tuner.engines import kinds as module
+from tuner.engines import server
 from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
 from tuner.errors import SettingError
@@ -33,6 +36,19 @@ def test_each_name_leads_to_its_kind() -> None:
     assert names() == ("auto", "vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm", "simulated")
     assert [kind_of(each).name for each in ("auto", "simulated", "simulated vllm", "vllm")] == ["vllm"] * 4
     assert with_feature(Feature.BESIDE_OTHERS) == ("vllm", "llama.cpp", "sglang")
+
+
+def test_shared_code_names_no_engine() -> None:
+    """Texts may name an engine, as a reason; variables, functions and classes do not."""
+    words = ("vllm", "sglang", "llama", "tensorrt", "trtllm", "openai")
+    found = {
+        f"{path.name}: {name}"
+        for path in Path(server.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (getattr(node, field, None) for field in ("id", "name", "arg", "attr", "asname"))
+        if isinstance(name, str) and any(word in name.lower() for word in words)
+    }
+    assert found == set()
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:
