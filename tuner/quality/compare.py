@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 from tuner.confidence import CONFIDENCE
 
 
-class Kept(StrEnum):
+class AnswersVerdict(StrEnum):
     """The verdict on the answers of a candidate."""
 
     KEPT = "kept"
@@ -69,12 +69,12 @@ class Pairs:
         differences = low * (most if low < 0 else least), high * (most if high > 0 else least)
         return max(0.0, 1 + differences[0] / self.reference), 1 + differences[1] / self.reference
 
-    def verdict(self, least: float) -> Kept:
+    def verdict(self, least: float) -> AnswersVerdict:
         """Return whether the quality is at least `least`: undecided while the interval contains it."""
         low, high = self.interval
         if low >= least:
-            return Kept.KEPT
-        return Kept.LOST if high < least else Kept.UNDECIDED
+            return AnswersVerdict.KEPT
+        return AnswersVerdict.LOST if high < least else AnswersVerdict.UNDECIDED
 
 
 def pair(reference: Sequence[bool], candidate: Sequence[bool]) -> Pairs:

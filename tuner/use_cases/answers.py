@@ -29,7 +29,7 @@ from tuner.errors import SettingError, UserError
 from tuner.executors.base import Check
 from tuner.processes.family import own_identity
 from tuner.processes.secrets import NO_SECRETS, Secrets
-from tuner.quality.compare import Kept
+from tuner.quality.compare import AnswersVerdict
 from tuner.quality.examiner import (
     CHECKED,
     FORMAT_FLAGS,
@@ -349,7 +349,7 @@ def answer_check(
             return failed.failure or Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, str(failed))
         assert pairs is not None
         verdict = pairs.verdict(slo.threshold)
-        if verdict is Kept.LOST or not slo.met(pairs.quality):
+        if verdict is AnswersVerdict.LOST or not slo.met(pairs.quality):
             low, high = pairs.interval
             message = f"misses {slo}: quality {pairs.quality:.3f} ({low:.3f} to {high:.3f}), {verdict}"
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, message)
