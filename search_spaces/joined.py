@@ -24,12 +24,9 @@ Config = Mapping[str, ParameterValue]
 
 @dataclass(frozen=True)
 class JoinedSpace(ResolvedSpace):
-    """A space of several engines; see `ResolvedSpace`.
+    """A space of several engines, the default engine first in `parts`; see `ResolvedSpace`.
 
     A configuration without `engine` is one of the first engine. `context` is the first engine's.
-
-    Attributes:
-        parts: the space of each engine by its name, the default engine first.
     """
 
     parts: Mapping[str, ResolvedSpace]

@@ -43,13 +43,7 @@ def round_to_six_digits(value: float) -> float:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that a resolved space offers.
-
-    Attributes:
-        name: the parameter's name.
-        spec: its declaration.
-        choices: the choices that the context leaves; empty for a range.
-    """
+    """A parameter that a resolved space offers, with the `choices` that the context leaves; empty for a range."""
 
     name: str
     spec: ParameterSpec

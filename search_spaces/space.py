@@ -24,12 +24,9 @@ _MAX_COMBINATIONS = 20_000
 
 @dataclass(frozen=True)
 class Dropped:
-    """A parameter, value or named configuration that a context excludes, and the reason.
+    """A parameter, value or named configuration (`named:NAME`) that a context excludes, and the reason, for users.
 
-    Attributes:
-        parameter: a parameter, or `named:NAME` for a named configuration.
-        value: the excluded value; None for the whole parameter or configuration.
-        reason: a sentence for users.
+    `value` is None for the whole parameter or configuration.
     """
 
     parameter: str
@@ -59,16 +56,9 @@ class NamedConfig:
 class ResolvedSpace:
     """A space for one context.
 
-    Attributes:
-        name: the space's name.
-        context: what it is resolved for.
-        parameters: the offered parameters in the order in which they are suggested. A condition depends only on
-            parameters before its own.
-        dropped: what the context excludes, with reasons.
-        named: the named configurations that are possible.
-        specs: the declarations of all parameters, offered or not.
-        rules: the rules across parameters.
-        fixed: values that the study's own server arguments set.
+    `parameters` are offered, in the order in which they are suggested: a condition depends only on parameters before
+    its own. `dropped` is what the context excludes, `named` what it leaves of the named configurations, and `specs`
+    declares all parameters, offered or not. `fixed` has the values that the study's own server arguments set.
     """
 
     name: str

@@ -78,12 +78,7 @@ _LINE_WIDTH = 2**20
 
 
 class YamlError(ValueError):
-    """A file is not valid YAML within the limits.
-
-    Attributes:
-        place: `FILE:LINE`.
-        reason: why, on one line.
-    """
+    """A file is not valid YAML within the limits: at `place`, `FILE:LINE`, for a `reason` on one line."""
 
     def __init__(self, path: Path, line: int, reason: str) -> None:
         self.place = f"{path}:{line}"

@@ -23,13 +23,10 @@ from tuner.scoring.rounds import StudyRounds
 
 @dataclass(frozen=True)
 class Point:
-    """A feasible trial relative to the reference.
+    """A feasible trial relative to the reference, whose value of a metric is the `one` of `MeasuredRatio`.
 
-    Attributes:
-        number: of the trial.
-        rounds: in how many rounds it was measured beside the reference; 0: by the search alone.
-        metrics: values and ratio of each metric, see `MeasuredRatio`; `one` is the reference's value.
-        on_front: whether no other trial dominates it.
+    `rounds` is in how many rounds both were measured, 0: by the search alone. No trial dominates one that is
+    `on_front`.
     """
 
     number: int

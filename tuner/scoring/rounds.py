@@ -71,11 +71,8 @@ class Rounds:
 class StudyRounds:
     """The ratios between trials of a study, by the method of `tuner.scoring.compare`.
 
-    Attributes:
-        goals: objectives, SLOs and weights.
-        records: every trial of the study, rounds included.
-        comparisons: m of that module: the finalists that were compared with the reference.
-        conclusion: of the study, as plain JSON; None before its end.
+    `records` are all of the study, rounds included. `comparisons` is m of that module: the finalists that were compared
+    with the reference. `conclusion` is the study's as plain JSON, None before its end.
     """
 
     goals: Goals

@@ -153,9 +153,13 @@ class Setting:
         return {**handler(core), **limits, **choices, "description": spelled(self.help, lambda name: f"`{name}`")}
 
 
-@cache
 def settings_of(model: Any) -> Mapping[str, tuple[Any, Setting]]:
     """Return the type and the declaration of each setting of a model by name, panel by panel."""
+    return _settings_of(model)
+
+
+@cache
+def _settings_of(model: Any) -> Mapping[str, tuple[Any, Setting]]:  # mypy takes no class of settings for hashable
     hints = get_type_hints(model, include_extras=True)
     declared: dict[str, tuple[Any, Setting]] = {each.name: get_args(hints[each.name]) for each in fields(model)}
     return dict(sorted(declared.items(), key=lambda each: PANELS.index(each[1][1].panel)))

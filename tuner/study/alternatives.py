@@ -34,14 +34,7 @@ from tuner.study.specification.resolve_workload import make_goals
 
 @dataclass(frozen=True)
 class Front:
-    """The front of a study.
-
-    Attributes:
-        metrics: by which trials are compared, at least two.
-        reference: number of the trial to which ratios relate.
-        reference_name: of it, for people.
-        every: each feasible trial, by number.
-    """
+    """The front of a study: `every` feasible trial, by number, relative to `reference` in two metrics or more."""
 
     metrics: tuple[str, ...]
     reference: int

@@ -43,13 +43,10 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     platform = _platform_of(spec, engine)
     if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None or spec.engines:
         return None
-    simulator = _simulator(platform, spec, spec.searched_workload)
-    shape = context.model
-
-    def predict(simulator: SimulatorPrior, params: Params) -> Prediction | None:
-        return simulator.guard(lambda: simulator.predict(*server_with(spec, params, shape)), params)
-
-    return None if simulator is None else lambda params: predict(simulator, params)
+    simulator, shape = _simulator(platform, spec, spec.searched_workload), context.model
+    if simulator is None:
+        return None
+    return lambda params: simulator.guard(lambda: simulator.predict(*server_with(spec, params, shape)), params)
 
 
 def server_with(
@@ -59,7 +56,7 @@ def server_with(
 
     Raises:
         SpaceError: for a configuration that is not in the space.
-        ConfigRefused: for a checkpoint whose shape is not known.
+        NotSimulated: for a checkpoint whose shape is not known.
     """
     rendered = spec.space.render(config)
     environment = {**spec.server.environment, **rendered.environment}
@@ -163,7 +160,16 @@ class SimulatorPrior:
 
     def predict(self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
         """Return the prediction of a server; arguments and errors as in `metrics`."""
-        return self._prediction_of(self.metrics(argv, environment, shape))
+        metrics = self.metrics(argv, environment, shape)
+        if metrics is None:
+            return PREDICTED_FAILURE
+        goals = self.goals
+        values = [metrics.get(objective.metric) for objective in goals.objectives]
+        known = tuple(value for value in values if value is not None)
+        # Nothing predicts the answers; they are taken as kept, so that an SLO on them rules nothing out.
+        known_metrics = {"quality": 1.0, **metrics}
+        constraints = {str(slo): slo.violation(known_metrics.get(slo.metric)) for slo in goals.slos}
+        return Prediction(known, constraints) if len(known) == len(values) else PREDICTED_FAILURE
 
     def metrics(
         self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape
@@ -183,18 +189,6 @@ class SimulatorPrior:
         shared = per_gpu_metrics(metrics, used) if self.gpus > 1 else {}
         price = None if self.price is None else self.price.per_gpu_hour * used
         return {**metrics, **shared, **token_costs(metrics, price)}
-
-    def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
-        """Return the prediction with the given metrics (None: no request was completed)."""
-        if metrics is None:
-            return PREDICTED_FAILURE
-        goals = self.goals
-        values = [metrics.get(objective.metric) for objective in goals.objectives]
-        known = tuple(value for value in values if value is not None)
-        # Nothing predicts the answers; they are taken as kept, so that an SLO on them rules nothing out.
-        known_metrics = {"quality": 1.0, **metrics}
-        constraints = {str(slo): slo.violation(known_metrics.get(slo.metric)) for slo in goals.slos}
-        return Prediction(known, constraints) if len(known) == len(values) else PREDICTED_FAILURE
 
 
 LEAST_SHARE = 0.5

@@ -35,19 +35,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CardFigures:
-    """What one configuration is predicted to give on a card.
+    """What one configuration is predicted to give on a card; metrics are None where it fails, or costs without a price.
 
-    Attributes:
-        output_throughput: tokens per second; None if it fails.
-        p99_tpot_ms: milliseconds; None if it fails.
-        p99_ttft_ms: milliseconds; None if it fails.
-        cost_per_million_output_tokens: at the card's price; None if it fails, or without a price.
-        cost_per_million_total_tokens: the same for input and output tokens.
-        misses: SLOs of the study that it is predicted to miss; those that nothing predicts, such as quality, count as
-            met.
-        failure: why the server does not start or completes no request; None if it works.
-        roofline: the place of the run on the card's roofline; None if it fails.
-        time_shares: the share of each part of an engine step in the time of all steps; empty if it fails.
+    `misses` are SLOs of the study that it is predicted to miss; those that nothing predicts, such as quality, count as
+    met. `failure` says why the server does not start or completes no request. `roofline` is the place of the run on the
+    card's roofline, and `time_shares` has the share of each part of an engine step in the time of all steps.
     """
 
     output_throughput: float | None = None
@@ -65,15 +57,10 @@ class CardFigures:
 class CardPrediction:
     """The predictions for one card; nothing here is measured.
 
-    Attributes:
-        key: of the card, such as `l4`.
-        name: of the card.
-        is_own: whether the study ran, or was simulated, on this card.
-        vllm_version: that is simulated; a T4 needs an earlier one than other cards.
-        price: of a GPU-hour: the study's on its own card, else the list price; None: unknown.
-        defaults: the engine without flags; None if the study has no such trial.
-        winner: the exported configuration with its flags; None where that is the defaults, or there is none.
-        provenance: always simulated.
+    `is_own`: the study ran, or was simulated, on this card. A T4 needs an earlier `vllm_version` than other cards.
+    `price` is of a GPU-hour: the study's on its own card, else the list price; None: unknown. `defaults` is the engine
+    without flags, None if the study has no such trial; `winner` the exported configuration, None where that is the
+    defaults.
     """
 
     key: str

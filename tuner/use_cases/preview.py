@@ -118,17 +118,7 @@ _NO_CPU = "the simulator does not predict CPUs"
 
 @dataclass(frozen=True)
 class StudyPreview:
-    """A study before it runs.
-
-    Attributes:
-        plan: its checked settings.
-        card: the device that it would run on.
-        version: of vLLM, that the space is resolved for.
-        space: what it would search.
-        simulated: whether it would be simulated.
-        defaults: the prediction of the engine without flags; None if there is none.
-        refusal: why there is no prediction; None if there is one.
-    """
+    """A study before it runs, on a card and for a version of vLLM; `refusal` says why `defaults` are not predicted."""
 
     plan: StudyPlan
     card: HardwareProfile

@@ -52,16 +52,7 @@ class VerifySettings:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a verification found.
-
-    Attributes:
-        comparison: with the study's trial.
-        study: name of the study.
-        trial: number of the trial.
-        provenance: of the study's numbers.
-        unverified: lines about what is not measured.
-        disturbed: lines about what disturbs the measurement on this machine.
-    """
+    """What a verification found: lines about what is not measured, and about what disturbs the measurement here."""
 
     comparison: Comparison
     study: str

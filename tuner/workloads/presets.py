@@ -14,16 +14,9 @@ _PRESETS_FOLDER = Path(__file__).with_name("presets")
 
 
 class Preset(Strict):
-    """One preset.
+    """One preset; objectives and SLOs are texts as on the command line.
 
-    Attributes:
-        name, description, source: texts for users.
-        model: name on the Hugging Face hub.
-        hardware: the card that a simulation uses by default.
-        space: name of the search space.
-        workload: what is sent.
-        objectives, slos: texts as on the command line.
-        enqueue: named configurations that are tried first.
+    `hardware` is the card that a simulation uses by default, and `enqueue` names configurations that are tried first.
     """
 
     name: str

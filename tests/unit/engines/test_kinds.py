@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from records import plugins
-from tuner.engines import kinds as module
 from tuner.engines import server
 from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
