@@ -57,8 +57,12 @@ class GeneratorDelays:
 
 def generator_delays(result: PlanResult) -> GeneratorDelays:
     """Return the percentiles of the generator's delays."""
-    delays = [percentile(each, share) for each in (result.late_s, result.lags_s) for share in (0.5, 0.99, 1.0)]
-    return GeneratorDelays(*delays, cpu_s=result.cpu_s, wall_s=result.wall_s)
+    return GeneratorDelays(
+        *(percentile(result.late_s, share) for share in (0.5, 0.99, 1.0)),
+        *(percentile(result.lags_s, share) for share in (0.5, 0.99, 1.0)),
+        result.cpu_s,
+        result.wall_s,
+    )
 
 
 def write_records(path: Path, records: Sequence[RequestRecord]) -> None:

@@ -14,7 +14,15 @@ from tuner.engines.server.traffic import PlainJob
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
 from tuner.quality.ask import AskFailed, Target
-from tuner.quality.compare import Kept, Pairs, Tripwire, clopper_pearson, compare_positions, kl_divergence, pair
+from tuner.quality.compare import (
+    AnswersVerdict,
+    Pairs,
+    Tripwire,
+    clopper_pearson,
+    compare_positions,
+    kl_divergence,
+    pair,
+)
 from tuner.quality.examiner import (
     FORMAT_FLAGS,
     Quality,
@@ -240,15 +248,15 @@ def test_the_interval_is_relative_to_the_reference() -> None:
 @pytest.mark.parametrize(
     ("pairs", "verdict"),
     [
-        (Pairs(both=400, lost=0, gained=0, neither=0), Kept.UNDECIDED),
-        (Pairs(both=500, lost=0, gained=0, neither=0), Kept.KEPT),
-        (Pairs(both=490, lost=10, gained=0, neither=0), Kept.UNDECIDED),
-        (Pairs(both=450, lost=50, gained=0, neither=0), Kept.LOST),
-        (Pairs(both=10, lost=490, gained=0, neither=0), Kept.LOST),
-        (Pairs(both=440, lost=30, gained=30, neither=0), Kept.UNDECIDED),
+        (Pairs(both=400, lost=0, gained=0, neither=0), AnswersVerdict.UNDECIDED),
+        (Pairs(both=500, lost=0, gained=0, neither=0), AnswersVerdict.KEPT),
+        (Pairs(both=490, lost=10, gained=0, neither=0), AnswersVerdict.UNDECIDED),
+        (Pairs(both=450, lost=50, gained=0, neither=0), AnswersVerdict.LOST),
+        (Pairs(both=10, lost=490, gained=0, neither=0), AnswersVerdict.LOST),
+        (Pairs(both=440, lost=30, gained=30, neither=0), AnswersVerdict.UNDECIDED),
     ],
 )
-def test_the_verdict_follows_from_the_interval(pairs: Pairs, verdict: Kept) -> None:
+def test_the_verdict_follows_from_the_interval(pairs: Pairs, verdict: AnswersVerdict) -> None:
     assert pairs.verdict(0.99) is verdict
 
 

@@ -22,7 +22,7 @@ from tuner.service.queue.rules import WEEK_S, WITHOUT_GPU
 from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
 from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
 from tuner.service.scheduler.launcher import Launcher, end_driver
-from tuner.study.specification.settings import gpus_of_trial
+from tuner.study.specification.plan import gpus_of_trial
 
 LEASE = "scheduler"
 LEASE_S = 15.0

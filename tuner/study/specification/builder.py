@@ -74,7 +74,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
 def _facts(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, space: ResolvedSpace) -> dict[str, Any]:
     """Return what is stored with a study beside its premise; of several engines, program and format of the weights."""
     settings = plan.settings
-    facts = {
+    facts: dict[str, Any] = {
         "preset": plan.preset.name,
         "goals_from": goal_sources(plan.preset.name, settings, own=not settings.files),
         "hardware": hardware.name,

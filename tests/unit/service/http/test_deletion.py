@@ -17,7 +17,6 @@ from tests.unit.service.http.conftest import Api
 from tests.unit.storage.test_locks import another_process
 from tuner import optimize
 from tuner.service import deletion
-from tuner.use_cases.places import DEFAULT_FOLDER
 
 ID = "s"
 """The study whose lock `another_process` holds."""
@@ -78,7 +77,7 @@ def test_with_postgresql_no_files_below_the_current_folder_are_deleted(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(deletion, "study_lock", lambda *_: nullcontext())
     monkeypatch.setattr("tuner.study.optuna_storage.delete_optuna_study", lambda *_: None)
-    own = tmp_path / DEFAULT_FOLDER / "artifacts" / ID
+    own = tmp_path / "tuner_study" / "artifacts" / ID
     own.mkdir(parents=True)
     with closing(open_service_store(str(tmp_path / "t.db"))) as service:
         service.submit(submission(ID))
