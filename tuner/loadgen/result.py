@@ -57,9 +57,14 @@ class GeneratorDelays:
 
 def generator_delays(result: PlanResult) -> GeneratorDelays:
     """Return the percentiles of the generator's delays."""
+    late, lags = result.late_s, result.lags_s
     return GeneratorDelays(
-        *(percentile(result.late_s, share) for share in (0.5, 0.99, 1.0)),
-        *(percentile(result.lags_s, share) for share in (0.5, 0.99, 1.0)),
+        percentile(late, 0.5),
+        percentile(late, 0.99),
+        percentile(late, 1.0),
+        percentile(lags, 0.5),
+        percentile(lags, 0.99),
+        percentile(lags, 1.0),
         result.cpu_s,
         result.wall_s,
     )
