@@ -271,7 +271,7 @@ def test_a_result_with_a_value_that_cannot_be_is_a_benchmark_failure(engine: Vll
     assert server.stop() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_client_that_a_signal_ends_is_a_failure_of_the_infrastructure(
     engine: VllmEngine, make_spec: MakeSpec, number: signal.Signals
 ) -> None:
