@@ -11,13 +11,16 @@ import pytest
 
 import tuner
 from records.trials import Provenance
+from tests.cli.conftest import NoMlflow
+from tuner.use_cases import optimize as optimize_run
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run in a folder of the test's own."""
+    """Run in a folder of the test's own, without MLflow."""
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     return tmp_path
@@ -49,7 +52,7 @@ def test_a_study_from_python_equals_what_is_loaded(folder: Path, capsys: pytest.
         engine="simulated",
         gpu="t4",
         trials=3,
-        num_prompts=100,
+        num_prompts=40,
         max_concurrency=8,
         slo=["success_rate>=1"],
     )

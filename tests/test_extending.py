@@ -37,7 +37,7 @@ def load_example(name: str) -> ModuleType:
 
 def trial_spec(artifacts: Path, *argv: str) -> TrialSpec:
     """Return a trial of the toy engine: eight users, 16 requests of 10 tokens."""
-    launch = LaunchSpec(ModelRef("toy-model", "toy-model", "toy"), argv, ("--ms-per-token", "40"), {"TOY": "yes"})
+    launch = LaunchSpec(ModelRef("toy-model", "toy-model", "toy"), argv, ("--ms-per-token", "8"), {"TOY": "yes"})
     workload = ClosedLoop(max_concurrency=USERS, num_prompts=2 * USERS, input_len=8, output_len=10)
     limits = Limits(startup_s=60)
     return TrialSpec("toy", 1, 0, 1, TrialKind.SEARCH, {}, launch, workload, 1, artifacts, limits)
