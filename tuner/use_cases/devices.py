@@ -6,14 +6,17 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from records.trials import JsonScalar
 from search_spaces import HardwareProfile, hardware_named
 from tuner import __version__, gpu
 from tuner.errors import InfrastructureError, SettingError, UserError
-from tuner.executors.ray_cluster import NodeFacts
 from tuner.executors.ray_environment import set_ray_environment
 from tuner.use_cases.places import home
+
+if TYPE_CHECKING:  # Ray reads its variables at its import, so that they are set first
+    from tuner.executors.ray_cluster import NodeFacts
 
 _MACHINE_FACTS = ("python", "cpu", "cores", "cores_usable", "memory_gib", "platform")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -168,3 +170,9 @@ def test_a_system_without_a_name_is_absent(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
     assert this_machine()["os"] is None
+
+
+def test_ray_is_not_imported_before_its_variables_are_set() -> None:
+    code = "import sys, tuner.use_cases.optimize; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
