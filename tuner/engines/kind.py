@@ -5,10 +5,11 @@ Each engine's package has its own in `kind.py`, and `tuner.engines.kinds` finds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import Path
+from typing import Any
 
 from tuner.engines import user_command
 from tuner.engines.base import Engine, EngineSettings
@@ -122,6 +123,8 @@ class EngineKind:
         title: in texts.
         build: returns the engine of a worker; what a killed tuner left running has been ended before.
         find: returns the installation that a setting names, or the one of this machine for None.
+        facts: yields further facts of an installation for `tuner doctor`, with a folder for caches: its `version`, the
+            `gpus` that it can use, and the `unmet` requirements of its package.
         setting: the field of `EngineChoice` that names the program; None: only the PATH does.
         program: what an exported script starts; None for a user's command.
         variant: returns the program that started a server by its command line; None: `program`.
@@ -142,6 +145,7 @@ class EngineKind:
     title: str
     build: Callable[[EngineSettings], Engine]
     find: Callable[[str | None], Found]
+    facts: Callable[[Found, Path], Iterable[tuple[str, Any]]] = lambda found, home: ()
     setting: str | None = None
     program: Program | None = None
     variant: Callable[[Sequence[str]], Program | None] = lambda argv: None

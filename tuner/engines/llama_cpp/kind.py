@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tuner.engines.base import Engine, EngineSettings
 from tuner.engines.kind import EngineKind, Feature, Found, ModelForm, Program, reserved
@@ -30,6 +31,14 @@ def _find(given: str | None) -> Found:
 
     found = installation(find_server(given))
     return Found(found.executable, bool(found.gpus))
+
+
+def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    from tuner.engines.llama_cpp.engine import installation
+
+    installed = installation(found.executable)
+    yield "version", installed.version
+    yield "gpus", list(installed.gpus)
 
 
 def _sampling(temperature: float) -> tuple[str, ...]:
@@ -59,6 +68,7 @@ LLAMA_CPP = EngineKind(
     title="llama.cpp",
     build=_build,
     find=_find,
+    facts=_facts,
     setting="llama_server",
     program=PROGRAM,
     variant=_variant,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 from tuner.engines.base import Engine, EngineSettings
 from tuner.engines.kind import EngineKind, Feature, Found, ModelForm
 from tuner.engines.user_command import read_command
@@ -19,11 +23,18 @@ def _find(given: str | None) -> Found:
     return Found(find_program(read_command(given or "")[0]))
 
 
+def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    from tuner.engines.openai.engine import version_of
+
+    yield "version", version_of(found.executable)
+
+
 OPENAI = EngineKind(
     name="openai",
     title="a command",
     build=_build,
     find=_find,
+    facts=_facts,
     setting="server_command",
     features=frozenset({Feature.SCHEMA, Feature.ADAPTERS, Feature.SEVERAL_GPUS}),
     model_form=ModelForm.ANY,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 from tuner.engines.base import Engine, EngineSettings
 from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Found, Program, reserved
 
@@ -25,11 +29,20 @@ def _find(given: str | None) -> Found:
     return Found(installation(find_python(given)).executable)
 
 
+def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    from tuner.engines.server.unmet import unmet_requirements
+    from tuner.engines.sglang.engine import installation
+
+    yield "version", installation(found.executable).version
+    yield "unmet", unmet_requirements(found.executable, "sglang")
+
+
 SGLANG = EngineKind(
     name="sglang",
     title="SGLang",
     build=_build,
     find=_find,
+    facts=_facts,
     setting="sglang",
     program=Program(
         kind="sglang",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 from tuner.engines.base import Engine, EngineSettings
 from tuner.engines.kind import EngineKind, Found, Program, reserved
 from tuner.engines.tensorrt_llm.options import FILE_FLAGS, METRICS_OPTIONS, check_options
@@ -29,11 +33,18 @@ def _find(given: str | None) -> Found:
     return Found(installation(find_server(given)).executable)
 
 
+def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    from tuner.engines.tensorrt_llm.engine import installation
+
+    yield "version", installation(found.executable).version
+
+
 TENSORRT_LLM = EngineKind(
     name="tensorrt-llm",
     title="TensorRT-LLM",
     build=_build,
     find=_find,
+    facts=_facts,
     setting="trtllm_serve",
     program=Program(
         kind="tensorrt-llm",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from search_spaces.render import instances_of
 from tuner.engines.base import Engine, EngineSettings
@@ -41,6 +43,16 @@ def _find(given: str | None) -> Found:
     return Found(find_executable(given))
 
 
+def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    from tuner.engines.server.program_engine import interpreter_of
+    from tuner.engines.server.unmet import unmet_requirements
+    from tuner.engines.vllm.toolbox import ENTRY_POINT, version_of
+
+    interpreter = interpreter_of(found.executable, ENTRY_POINT)
+    yield "unmet", None if interpreter is None else unmet_requirements(interpreter, "vllm")
+    yield "version", version_of(found.executable, home)
+
+
 def _sampling(temperature: float) -> tuple[str, ...]:
     return ("--override-generation-config", json.dumps({"temperature": temperature}))
 
@@ -70,6 +82,7 @@ VLLM = EngineKind(
     title="vLLM",
     build=_build,
     find=_find,
+    facts=_facts,
     setting="vllm",
     program=PROGRAM,
     variant=_variant,
