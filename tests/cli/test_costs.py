@@ -10,7 +10,7 @@ import pytest
 
 import tuner
 from tests.cli.command import CommandOutput, refused, run_here
-from tuner.cli.commands.studies import read_study
+from tuner.use_cases.stored import read_study
 
 COST, TOTAL = "cost_per_million_output_tokens", "cost_per_million_total_tokens"
 LIST = "0.526 USD per GPU-hour (list price: Amazon EC2 on-demand, Linux, us-east-1, g4dn.xlarge, as of 2026-07)"

@@ -15,7 +15,7 @@ from storage import open_store
 from tests import store_samples as samples
 from tests.browser.servers import running
 from tests.cli.command import run_here
-from tuner.cli.commands import files
+from tuner.cli.output.pages import mlflow
 from tuner.http import ReadLimits, fetch
 from tuner.processes.ports import lease_port
 
@@ -38,7 +38,7 @@ def test_without_a_password_one_line_says_how(tmp_path: Path, monkeypatch: pytes
 
 def test_without_the_library_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", PASSWORD)
-    monkeypatch.setattr(files, "find_spec", lambda _: None)
+    monkeypatch.setattr(mlflow, "find_spec", lambda _: None)
     printed = run_here(tmp_path, "ui", "--host", "10.0.0.7")
     assert (printed.code, printed.out) == (2, "")
     rule = "--host 10.0.0.7: MLflow needs Flask-WTF to ask for a password"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from datetime import datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tuner.cli.help import Command, option, parameters_of, set_parameters
@@ -31,7 +27,7 @@ Names = Sequence[str | None] | None
 
 def open_client(server: str | None, *, insecure: bool) -> Client:
     """Return a client of the server that is given, else of that in TUNER_SERVER."""
-    from tuner.client.client import Client
+    from tuner.client.client import Client  # httpx takes a third of a second
 
     return Client(server, insecure=insecure)
 
@@ -50,6 +46,8 @@ def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Comma
                 command(**values)
                 return
             refuse_both(server, values.get("storage"))
+            from tuner.use_cases.files import copied
+
             with open_client(server, insecure=insecure) as client, copied(client, names(values)) as url:
                 command(**{**values, "storage": url})
 
@@ -70,37 +68,3 @@ def refuse_both(server: str | None, storage: str | None) -> None:
     """
     if server is not None and storage is not None:
         raise UserError("--server and --storage exclude each other; give one")
-
-
-@contextmanager
-def copied(client: Client, names: Names) -> Iterator[str]:
-    """Copy studies of a server into a temporary database, and return its URL."""
-    from storage import normalise_url, open_store
-    from tuner.use_cases.files import add_study
-
-    ids = [study.id for study in begun(client)] if names is None else [name or latest(client) for name in names]
-    found = [client.records(id) for id in dict.fromkeys(ids)]
-    found.sort(key=lambda lines: datetime.fromisoformat(lines[0]["study"]["created_at"]))
-    with TemporaryDirectory(prefix="tuner-server-") as folder:
-        url = normalise_url(str(Path(folder) / "studies.db"))
-        with closing(open_store(url)) as store:
-            for lines in found:
-                add_study(store, lines)
-        yield url
-
-
-def begun(client: Client) -> list[Any]:
-    """Return the studies that have begun, the one that was submitted last first.
-
-    Raises:
-        UserError: if there is none.
-    """
-    found = [study for study in client.studies() if study.progress is not None]
-    if not found:
-        raise UserError(f"no study that you may read has begun on {client.server}; see `tuner status`")
-    return found
-
-
-def latest(client: Client) -> str:
-    """Return the id of the study that was submitted last, of those that have begun."""
-    return next((study.id for study in client.studies() if study.progress is not None), None) or begun(client)[0].id

@@ -15,12 +15,8 @@ from tuner.cli.arguments import hide_secrets
 from tuner.cli.commands import files, results, run, setup, studies
 from tuner.cli.commands.service import logs, serve, status, submit, token, verbs, watch
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
-from tuner.cli.options import option_of
-from tuner.cli.usage import explain_usage
-from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
+from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
-
-_USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
 app = typer.Typer(
     name="tuner",
@@ -98,56 +94,13 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  the command's boundary
         if os.environ.get("TUNER_DEBUG"):
             traceback.print_exc()
-        code = _explain(error)
+        from tuner.cli.usage import explain  # it knows the simulator's flags and the errors of all libraries
+
+        code = explain(error, sys.argv[1:], [str(each.name) for each in app.registered_commands])
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     sys.stdout.flush()
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _explain(error: Exception) -> int:
-    """Print one line about an error and return the exit code."""
-    from records.plugins import PluginError
-    from search_spaces.errors import SpaceError
-    from storage.errors import StorageError, StorageUnavailable, WaitInterrupted, database_reason
-
-    if isinstance(error, typer.Exit):
-        return error.exit_code
-    if isinstance(error, typer.Abort):
-        return EXIT_INTERRUPTED
-    if isinstance(error, _CLI_ERROR):
-        return _explain_usage(error)
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OURS
-    if isinstance(error, TunerError):
-        _say(error.message(option_of, " ") if isinstance(error, SettingError) else str(error))
-        return error.exit_code
-    if isinstance(error, SpaceError | StorageError | PluginError):
-        _say(str(error))
-        if isinstance(error, WaitInterrupted):
-            return EXIT_INTERRUPTED
-        return EXIT_OURS if isinstance(error, StorageUnavailable) else EXIT_USER
-    reason = database_reason(error)
-    if reason is not None:
-        _say(f"the database failed: {reason}; check that it runs and has space, then run the same command again")
-        return EXIT_OURS
-    _say(f"internal error: {type(error).__name__}: {error} (run with `tuner --debug …` for the traceback)")
-    return EXIT_OURS
-
-
-def _explain_usage(error: Exception) -> int:
-    """Print a mistake in the arguments on one line, or the help if no command was given."""
-    message = str(getattr(error, "format_message", lambda: str(error))())
-    if message.startswith("Usage:"):
-        print(message)
-        return EXIT_USER
-    _say(explain_usage(error, sys.argv[1:], [str(each.name) for each in app.registered_commands]))
-    return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
-
-
-def _say(message: str) -> None:
-    print("tuner: " + " ".join(message.split("\n")), file=sys.stderr)
 
 
 if __name__ == "__main__":

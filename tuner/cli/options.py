@@ -179,13 +179,14 @@ AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def divided(texts: Sequence[str] | None, engines: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
-    """Return the first of the texts of an option, None if it is not given, and the texts after it.
+def refuse_both_forms(*, as_json: bool, csv: bool) -> None:
+    """Refuse two forms of output at once.
 
-    With fewer than two engines an option counts once, and the last text wins.
+    Raises:
+        UserError: for `--json` and `--csv`.
     """
-    counted = tuple(texts or ()) if len(engines or ()) > 1 else tuple(texts or ())[-1:]
-    return (counted[0] if counted else None), counted[1:]
+    if as_json and csv:
+        raise UserError("--json and --csv exclude each other; give one")
 
 
 def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
@@ -211,7 +212,7 @@ def server_arguments(context: typer.Context) -> tuple[str, ...]:
     Raises:
         UserError: for a word before `--` that is no option.
     """
-    from tuner.engines.kind import Feature  # the engines load numpy and pydantic, which no help needs
+    from tuner.engines.kind import Feature  # they load numpy and pydantic, which no help needs
     from tuner.engines.kinds import with_feature
 
     engine = context.args[0].partition("=")[0] if context.args and "=" in context.args[0] else None

@@ -1,12 +1,24 @@
-"""Mistakes in the arguments of a command, each explained on one line."""
+"""What ended a command, on one line, and its exit code."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
+import typer
+
+from records.plugins import PluginError
+from search_spaces.errors import SpaceError
+from storage.errors import StorageError, StorageUnavailable, WaitInterrupted, database_reason
 from tuner.cli.help import FIRST_WEEK
+from tuner.cli.options import option_of
+from tuner.engines.simulator.flags import flag_names
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
+
+_USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
 _RULES = (
     (r"Input should be a valid integer.*", "not a whole number"),
@@ -17,18 +29,59 @@ _RULES = (
 """Patterns of typer's messages about values, and the rules in the words of all other messages."""
 
 
-def explain_usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> str:
-    """Return what is wrong and what to do.
+def explain(error: Exception, words: Sequence[str], commands: Sequence[str]) -> int:
+    """Print one line about an error and return the exit code.
 
     Args:
-        error: a usage error of typer.
+        error: what ended a command.
         words: the command line without its program.
         commands: the names of all commands.
     """
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, typer.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, _CLI_ERROR):
+        return _print_usage(error, words, commands)
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OURS
+    if isinstance(error, TunerError):
+        _say(error.message(option_of, " ") if isinstance(error, SettingError) else str(error))
+        return error.exit_code
+    if isinstance(error, SpaceError | StorageError | PluginError):
+        _say(str(error))
+        if isinstance(error, WaitInterrupted):
+            return EXIT_INTERRUPTED
+        return EXIT_OURS if isinstance(error, StorageUnavailable) else EXIT_USER
+    reason = database_reason(error)
+    if reason is not None:
+        _say(f"the database failed: {reason}; check that it runs and has space, then run the same command again")
+        return EXIT_OURS
+    _say(f"internal error: {type(error).__name__}: {error} (run with `tuner --debug …` for the traceback)")
+    return EXIT_OURS
+
+
+def _print_usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> int:
+    """Print a mistake in the arguments on one line, or the help if no command was given."""
+    message = str(getattr(error, "format_message", lambda: str(error))())
+    if message.startswith("Usage:"):
+        print(message)
+        return EXIT_USER
+    _say(_usage(error, words, commands))
+    return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
+
+
+def _say(message: str) -> None:
+    print("tuner: " + " ".join(message.split("\n")), file=sys.stderr)
+
+
+def _usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> str:
+    """Return what is wrong in the arguments and what to do."""
     command = _command(error, words, commands)
     option = str(getattr(error, "option_name", ""))
     if hasattr(error, "possibilities"):
-        if _passes_flags(error) and _is_server_flag(option):
+        if _passes_flags(error) and option in flag_names():
             return f"{option} is a flag of `vllm serve`; write it after `--`: {command} … -- {option} …"
         near = ", ".join(sorted(error.possibilities or ()))
         return f"there is no option {option}; " + (f"did you mean {near}?" if near else f"see `{_help(command)}`")
@@ -59,12 +112,6 @@ def _help(command: str) -> str:
 def _passes_flags(error: Exception) -> bool:
     """Return whether the command passes flags to servers."""
     return bool(getattr(getattr(error, "ctx", None), "allow_extra_args", False))
-
-
-def _is_server_flag(option: str) -> bool:
-    from tuner.engines.simulator.flags import flag_names
-
-    return option in flag_names()
 
 
 def _about_value(error: Exception, words: Sequence[str]) -> str:

@@ -196,6 +196,7 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
     Raises:
         UserError: for a setting that cannot work, or a model that cannot be served.
     """
+    _check_candidate(settings)
     slo = read_quality_slo(settings.slo)
     task = None if settings.task is None else find_task(settings.task)
     url = storage_url(settings.storage, create=settings.study is None)
@@ -219,6 +220,21 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
         if asked.study is not None:
             keep_in_study(store, asked, fact_of(quality, slo))
     return QualityReport(asked.candidate, asked.reference, quality, slo, settings.task)
+
+
+def _check_candidate(settings: QualitySettings) -> None:
+    """Check that either a study or a model is given.
+
+    Raises:
+        SettingError: for both, and for a trial without a study.
+    """
+    study, server = settings.study, settings.server
+    if study is None and settings.trial is not None:
+        raise SettingError("trial", settings.trial, "it needs a study", "give {study} NAME")
+    own = settings.model is not None or server.arguments or server.environment or server.secrets
+    if study is not None and own:
+        rule = "model, flags, environment and secrets are those of the study"
+        raise SettingError("study", study, rule, "leave out {model}, {env}, {secret} and the flags after --")
 
 
 def find_task(text: str) -> Task | HarnessTask:

@@ -10,18 +10,21 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from records.trials import FailedAttempt, Provenance, StudyRecord, TrialOutcome, TrialRecord
-from storage import open_store
+from storage import normalise_url, open_store
 from storage.errors import StorageError
 from storage.store import Store
+from tuner.client.client import Client
 from tuner.errors import SettingError, UserError
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
@@ -153,13 +156,12 @@ def _script(result: RunResult, name: str, store: Store, output: Path, note: Call
 
 def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str], None]) -> Path | None:
     # Plotly and Jinja take a second to import, which no start of a study should wait for.
-    from tuner.use_cases.report.charts import plotted_facts
-    from tuner.use_cases.report.page import page_of, reported_study, write_page
+    from tuner.use_cases.report import charts, page
 
     try:
-        study = reported_study(store, url, name)
-        store.update_study(name, facts=plotted_facts(study))
-        write_page(page_of(study), path, mode=0o600)
+        study = page.reported_study(store, url, name)
+        store.update_study(name, facts=charts.plotted_facts(study))
+        page.write_page(page.page_of(study), path, mode=0o600)
     except (UserError, StorageError, ArithmeticError, LookupError, ValueError) as error:
         note(f"the report was not written: {type(error).__name__}: {error}; `tuner report` tries again")
         return None
@@ -266,3 +268,39 @@ def _add_trial(store: Store, trial: TrialRecord, attempts: list[FailedAttempt], 
         store.record_failed_attempt(*place, each.attempt, failed)
     if trial.outcome is not None:
         store.finish_trial(*place, trial.outcome, trial.verdict)
+
+
+@contextmanager
+def copied(client: Client, names: Sequence[str | None] | None) -> Iterator[str]:
+    """Copy studies of a server into a temporary database, and return its URL.
+
+    Args:
+        client: of the server.
+        names: of the studies, None among them for the latest one; None: all that have begun.
+    """
+    ids = [study.id for study in _begun(client)] if names is None else [name or latest(client) for name in names]
+    found = [client.records(id) for id in dict.fromkeys(ids)]
+    found.sort(key=lambda lines: datetime.fromisoformat(lines[0]["study"]["created_at"]))
+    with TemporaryDirectory(prefix="tuner-server-") as folder:
+        url = normalise_url(str(Path(folder) / "studies.db"))
+        with closing(open_store(url)) as store:
+            for lines in found:
+                add_study(store, lines)
+        yield url
+
+
+def _begun(client: Client) -> list[Any]:
+    """Return the studies that have begun, the one that was submitted last first.
+
+    Raises:
+        UserError: if there is none.
+    """
+    found = [study for study in client.studies() if study.progress is not None]
+    if not found:
+        raise UserError(f"no study that you may read has begun on {client.server}; see `tuner status`")
+    return found
+
+
+def latest(client: Client) -> str:
+    """Return the id of the study that was submitted last, of those that have begun."""
+    return next((study.id for study in client.studies() if study.progress is not None), None) or _begun(client)[0].id

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import storage as database
 from tuner.errors import SettingError
 
 if TYPE_CHECKING:
     from records.trials import StudyRecord
     from storage.store import Store
 
-_DEFAULT_FOLDER = Path("tuner_study")
+DEFAULT_FOLDER = Path("tuner_study")
 """The default folder of databases and artifacts, in the current folder."""
 
 
@@ -24,9 +25,7 @@ def home() -> Path:
 
 def database_url(storage: str | None) -> str:
     """Return the URL of a file or an SQLAlchemy URL, or of the default database; nothing is checked or created."""
-    from storage import normalise_url
-
-    return normalise_url(storage or os.fspath(_DEFAULT_FOLDER / "tuner.db"))
+    return database.normalise_url(storage or os.fspath(DEFAULT_FOLDER / "tuner.db"))
 
 
 def storage_url(storage: str | None, create: bool) -> str:
@@ -40,7 +39,7 @@ def storage_url(storage: str | None, create: bool) -> str:
         SettingError: when there is no database to read.
     """
     if storage is None and create:
-        _DEFAULT_FOLDER.mkdir(0o700, exist_ok=True)
+        DEFAULT_FOLDER.mkdir(0o700, exist_ok=True)
     url = database_url(storage)
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")
@@ -68,13 +67,32 @@ def find_study(store: Store, name: str | None) -> StudyRecord:
     raise SettingError("study", name, f"the database has no study of this name; studies: {names}")
 
 
-def tracking_uri(store_url: str, folder: Path = _DEFAULT_FOLDER) -> str:
-    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's."""
+FORMS = "a trial (12), a study (NAME), one of its trials (NAME#12), or those of another database (FILE:NAME#12)"
+"""How a text names a trial."""
+
+
+def named_trial(text: str) -> tuple[str | None, str, str]:
+    """Return the database, the study and the number that a text names; None or empty for a part that it lacks."""
+    file, colon, rest = text.rpartition(":")
+    storage, text = (file, rest) if colon and Path(file).is_file() else (None, text)
+    name, hash_, number = text.rpartition("#")
+    if not hash_:
+        name, number = ("", text) if text.isdigit() else (text, "")
+    return storage, name, number
+
+
+def tracking_uri(store_url: str, folder: Path = DEFAULT_FOLDER) -> str:
+    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's.
+
+    Args:
+        store_url: of the study's database.
+        folder: where MLflow's database is if the study's is no file.
+    """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     return given or f"sqlite:///{data_folder(store_url, folder) / 'mlflow.db'}"
 
 
-def data_folder(store_url: str, folder: Path = _DEFAULT_FOLDER) -> Path:
+def data_folder(store_url: str, folder: Path = DEFAULT_FOLDER) -> Path:
     """Return the folder of MLflow's database and of the artifacts, absolute: that of an SQLite file, else `folder`."""
     if store_url.startswith("sqlite:///"):
         return Path(store_url.removeprefix("sqlite:///")).resolve().parent

@@ -8,17 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from records.trials import Provenance
-from search_spaces import HardwareProfile, ResolvedSpace, SpaceError, hardware_named
+from search_spaces import (
+    Context,
+    HardwareProfile,
+    ModelShape,
+    ResolvedSpace,
+    Space,
+    SpaceError,
+    hardware_named,
+    known_model,
+    load_space,
+)
+from search_spaces.schema import VLLM
+from tuner import gpu
 from tuner.engines.base import EngineInfo
+from tuner.engines.kind import ModelForm
+from tuner.engines.kinds import kind_of, kinds
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import GoalSettings, StudySettings
 from tuner.study.specification.builder import build_spec
+from tuner.study.specification.find_model import find_gguf, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
-from tuner.study.specification.resolve_workload import find_goals
+from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
+from tuner.use_cases.devices import find_devices
 from tuner.use_cases.simulate import Simulation, simulate, simulated_engine
-from tuner.workloads.presets import Preset
+from tuner.workloads.presets import Preset, load_preset
 
 
 def slos_of(preset: Preset) -> list[str]:
@@ -55,6 +71,101 @@ def space_document(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[s
         "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
         "named": {name: {"config": dict(c.config), "source": c.source} for name, c in resolved.named.items()},
     }
+
+
+@dataclass(frozen=True)
+class SpaceChoice:
+    """A search space and the card on which it is shown; see `tuner space`.
+
+    Attributes:
+        gpu: the card; None: this machine's.
+        space: name or file; None: the engine's, else the preset's.
+        engine: its name; None: that of the space.
+        model: a GGUF file, or the model of a command; None: unknown, and for vLLM the preset's.
+        preset: of model and workload.
+        vllm_version: None: any.
+        gpus_per_trial: GPUs of a trial.
+        keep_answers: without parameters that change the model's answers.
+        bunched_tokens: with parameters that send tokens in bunches.
+    """
+
+    gpu: str | None
+    space: str | None
+    engine: str | None
+    model: str | None
+    preset: str
+    vllm_version: str | None
+    gpus_per_trial: int
+    keep_answers: bool
+    bunched_tokens: bool
+
+
+def space_on_card(choice: SpaceChoice) -> tuple[ResolvedSpace, HardwareProfile, str]:
+    """Return a search space on a card, the card, and the title of the engine.
+
+    Raises:
+        UserError: for a setting that cannot work.
+    """
+    chosen = load_preset(choice.preset)
+    hardware = hardware_named(choice.gpu) if choice.gpu is not None else find_devices(None).profile
+    declared = _declared(choice.space, choice.engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
+    context = Context(
+        hardware=hardware,
+        engine_version=choice.vllm_version,
+        flags=None,
+        model=_shape(declared.engine, choice.model, chosen.model),
+        packages=None,
+        concurrency=chosen.workload.max_concurrency,
+        input_len=chosen.workload.input_len,
+        output_len=chosen.workload.output_len,
+        priorities=chosen.workload.priorities,
+        engine=kind_of(declared.engine).title,
+        gpus=choice.gpus_per_trial,
+        **(gpu.host_limits() if choice.gpu is None else {}),
+    )
+    goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
+    keep_stream = not (choice.bunched_tokens or has_itl_slo(goals, chosen.workload))
+    resolved = declared.resolve(context, keep_answers=choice.keep_answers, keep_stream=keep_stream)
+    return resolved, hardware, context.engine
+
+
+def _declared(name: str | None, engine: str | None, default: str) -> Space:
+    """Return the named space, else the engine's, else the default.
+
+    Raises:
+        SettingError: for an engine that has no space, and for the space of another one.
+    """
+    if engine is not None and engine not in kinds():
+        rule = "this engine has no space of its own"
+        with_space = ", ".join(name for name, each in kinds().items() if each.program is not None)
+        raise SettingError("engine", engine, rule, f"give one of {with_space}")
+    kind = kind_of(engine or VLLM)
+    if kind.program is None and name is None:
+        raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
+    space = load_space(name or kind.space or default)
+    if engine not in (None, space.engine):
+        rule = f"this space has the flags of {space.engine}"
+        raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")
+    return space
+
+
+def _shape(engine: str, file: str | None, model: str) -> ModelShape | None:
+    """Return the shape of a GGUF file for llama.cpp, None without one; for vLLM, that of a known model.
+
+    That of a command's model is known if it is a folder with a config.json.
+
+    Raises:
+        SettingError: for a file that is no GGUF file, and for one with vLLM's space.
+    """
+    form = kind_of(engine).model_form
+    if form is ModelForm.ANY:
+        return None if file is None else named_model(file, None)[1]
+    if form is ModelForm.GGUF:
+        return None if file is None else find_gguf(file, None)[1]
+    if file is not None:
+        rule = "this setting is for llama.cpp; the model of another engine is the preset's"
+        raise SettingError("model", file, rule, "give {preset}, or {engine} llama.cpp")
+    return known_model(model)
 
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from search_spaces import (
 )
 from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
+from tuner import gpu as devices
 from tuner.engines.base import EngineSettings
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.client import refuse_unmodelled
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.engines.simulator.limits import TooFewGpus
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
@@ -52,8 +53,6 @@ def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
         return engine == "simulated"
     if vllm is not None or os.environ.get("TUNER_VLLM"):
         return False
-    from tuner import gpu as devices
-
     return gpu is not None or not devices.devices()
 
 
@@ -125,8 +124,6 @@ def find_version(version: str | None, card: HardwareProfile) -> str:
     Raises:
         SettingError: for a version that is not simulated.
     """
-    from tuner.engines.simulator.flags import default_version
-
     if version is None:
         return default_version(card)
     if not _VERSION.fullmatch(version) or not _OLDEST <= version_tuple(version)[:2] <= _NEWEST:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
-from tuner.cli.from_server import ServerInstead, latest, open_client, reads_server, refuse_both
+from tuner.cli.from_server import ServerInstead, reads_server, refuse_both
 from tuner.cli.help import flag, option
 from tuner.cli.options import Insecure, Storage, StudyName
-from tuner.errors import TunerError, UserError
-from tuner.owner import free_path
-from tuner.use_cases.places import find_study, storage_url, tracking_uri
+from tuner.cli.output import pages
+from tuner.errors import UserError
 
 
 @reads_server(lambda values: [values["study"]])
@@ -47,12 +41,7 @@ def export(
 
     tuner export --format kubernetes -o server.yaml
     """
-    from tuner.export.formats.registry import formats
-    from tuner.use_cases.files import export as write_export
-
-    first, *others = write_export(study, trial, output, storage, form)
-    what = formats()[form].what if form in formats() else "a bash script"
-    print(f"wrote {first}, {what}" + "".join(f", and {each}" for each in others))
+    pages.export.print_export(study, trial, output, storage, form)
 
 
 def report(
@@ -84,29 +73,14 @@ def report(
     refuse_both(server, storage)
     if leave_out and not bundle:
         raise UserError("--leave-out strikes parts of a bundle; add --bundle")
-    if server is not None:
-        _from_server(studies or [], output, server, bundle=bundle, insecure=insecure)
-        return
-    if bundle:
-        from tuner.use_cases.bundle import write_bundle
-
-        written = write_bundle(studies or [], output, os.environ, storage, leave_out or [])
-        print(*(f"  {line}" for line in written.manifest), sep="\n")
-        print(f"wrote {written.path}; look through it, then attach it, or strike parts with --leave-out NAME")
-        return
-    from tuner.use_cases.report.page import report as write_report
-
-    print(f"wrote {write_report(studies or [], output, storage)}; open it in a browser")
-
-
-def _from_server(names: list[str], output: Path | None, server: str, *, bundle: bool, insecure: bool) -> None:
-    """Write the report that a server draws: it has the files of the trials."""
-    if bundle:
+    if server is not None and bundle:
         raise UserError("--bundle needs the server's database; run it there, with --storage")
-    with open_client(server, insecure=insecure) as client:
-        found = [*dict.fromkeys(names or [latest(client)])]
-        path = free_path(Path("report.html"), ", ".join(found)) if output is None else output
-        print(f"wrote {client.report(found[0], path, *found[1:])}; open it in a browser")
+    if server is not None:
+        pages.report.print_server_report(studies or [], output, server, insecure=insecure)
+    elif bundle:
+        pages.report.print_bundle(studies or [], output, storage, leave_out or [])
+    else:
+        pages.report.print_report(studies or [], output, storage)
 
 
 def sync(
@@ -117,21 +91,7 @@ def sync(
 
     Exits with 1 if a trial could not be logged.
     """
-    url = storage_url(storage, create=False)
-    from dashboards.mlflow.follower import sync_to_mlflow
-    from dashboards.mlflow.log import MlflowUnavailable
-    from tuner.results import text
-
-    try:
-        report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
-    except MlflowUnavailable as error:
-        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again when MLflow answers") from None
-    resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
-    print(f"logged {text.count(report.logged, 'trial')}{resumed}")
-    for line in report.failed:
-        print(f"failed: {line}")
-    if report.failed:
-        raise typer.Exit(1)
+    raise typer.Exit(pages.mlflow.run_sync(study, storage))
 
 
 def ui(
@@ -146,48 +106,4 @@ def ui(
 
     The link shows the study's runs, the best score first.
     """
-    from contextlib import closing
-
-    from dashboards.mlflow.ui import base_url, is_loopback, link_command, ui_command, ui_environment, with_password
-    from dashboards.mlflow.with_parent import PARENT_VARIABLE
-    from storage import open_store
-    from tuner.processes.ports import port_answers
-
-    if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
-        raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
-    if not is_loopback(host):
-        _refuse_without_password(host, port)
-    url = storage_url(storage, create=False)
-    with closing(open_store(url)) as store:
-        name = find_study(store, study).name
-    uri = tracking_uri(url)
-    shown = base_url(host, port)
-    if port_answers(urlsplit(shown).hostname or host, port):
-        raise UserError(f"--port {port} is taken on {host}; choose another")
-    folder = Path(uri.removeprefix("sqlite:///")).parent
-    environment = ui_environment(os.environ, uri)
-    if not is_loopback(host):
-        environment = with_password(environment, folder)
-    print(f"MLflow starts on {shown}; Ctrl-C ends it", flush=True)
-    own = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
-    subprocess.Popen(link_command(port, name, host), stdin=subprocess.DEVNULL, env=own)  # ends with the server
-    command = ui_command(folder / "mlartifacts", port, host)
-    os.execve(command[0], command, environment)
-
-
-def _refuse_without_password(host: str, port: int) -> None:
-    """Refuse an address that other machines reach, unless MLflow can ask for a password.
-
-    Raises:
-        UserError: without a password that MLflow accepts, or without the library that MLflow needs for it.
-    """
-    from dashboards.mlflow.ui import LEAST_PASSWORD, PASSWORD_VARIABLE
-
-    tunnel = f"or leave --host out, and open a tunnel: `ssh -N -L {port}:127.0.0.1:{port} USER@THIS_MACHINE`"
-    if len(os.environ.get(PASSWORD_VARIABLE, "")) < LEAST_PASSWORD:
-        rule = "other machines reach this address, and MLflow has no password"
-        remedy = f"set {PASSWORD_VARIABLE} to {LEAST_PASSWORD} characters or more"
-        raise UserError(f"--host {host}: {rule}; {remedy}, {tunnel}")
-    if find_spec("flask_wtf") is None:
-        rule = "MLflow needs Flask-WTF to ask for a password"
-        raise UserError(f"--host {host}: {rule}; `pip install flask-wtf`, {tunnel}")
+    pages.mlflow.run_ui(study, port, host, storage)

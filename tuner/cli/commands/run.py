@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,14 +21,13 @@ from tuner.cli.options import (
     StudyName,
     Vllm,
     of,
+    pairs,
+    server_arguments,
     takes_settings,
 )
-from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, settings_of
+from tuner.cli.output import pages
+from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, read_duration, settings_of
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
-
-if TYPE_CHECKING:
-    from tuner.study.specification.spec import ServerSettings
-
 
 CAPACITY_SETTINGS = (
     *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
@@ -58,14 +55,8 @@ def capacity(settings: StudySettings, as_json: AsJson = False) -> None:
 
     tuner capacity --workload chat.yaml -- --max-num-seqs 64
     """
-    from tuner.cli.output.pages.benchmarks import CapacityProgress, print_capacity
-    from tuner.cli.signals import stop_on_signals
-    from tuner.use_cases.capacity import search_capacity
-
     settings = replace(settings, study="capacity", objective=("capacity",))
-    with stop_on_signals() as stop:
-        result = search_capacity(settings, CapacityProgress(), stop)
-    raise typer.Exit(print_capacity(result, as_json=as_json))
+    raise typer.Exit(pages.benchmarks.run_capacity(settings, as_json=as_json))
 
 
 Text = str | None
@@ -122,12 +113,7 @@ def load(
 
     tuner load --url http://127.0.0.1:8000 --preset chat
     """
-    from tuner.cli.output.pages.benchmarks import print_load
-    from tuner.cli.signals import terminated_like_interrupted
-    from tuner.settings.declared import read_duration
-    from tuner.use_cases.load import LoadSettings, send_load
-
-    settings = LoadSettings(
+    settings = pages.benchmarks.LoadSettings(
         url=url.rstrip("/").removesuffix("/v1"),
         workloads=tuple(workload or ()),
         preset=preset,
@@ -143,9 +129,7 @@ def load(
         output=output,
         new_connections=new_connections,
     )
-    with terminated_like_interrupted():
-        result = send_load(settings)
-    raise typer.Exit(print_load(result, as_json=as_json))
+    raise typer.Exit(pages.benchmarks.run_load(settings, as_json=as_json))
 
 
 @takes_settings(StudySettings)
@@ -165,21 +149,7 @@ def optimize(
 
     Flags after `--` are passed to every server, such as `-- --load-format dummy`.
     """
-    raise typer.Exit(_run(settings, plain=plain, as_json=as_json))
-
-
-def _run(settings: StudySettings, *, plain: bool, as_json: bool) -> int:
-    """Run the study behind a view, print its result and return the exit code."""
-    from tuner.cancellation import Wishes
-    from tuner.cli.output.pages.optimize import report
-    from tuner.cli.output.progress.views import new_view
-    from tuner.cli.signals import stop_on_signals
-    from tuner.use_cases.optimize import optimize
-
-    view = new_view(plain)
-    with stop_on_signals() as stop, closing(view):
-        result = optimize(settings, view, Wishes(stop))
-    return report(result, as_json=as_json)
+    raise typer.Exit(pages.optimize.run_study(settings, plain=plain, as_json=as_json))
 
 
 Number = int | None
@@ -225,45 +195,19 @@ def quality(
 
     tuner quality --study NAME --quality-task questions.jsonl
     """
-    from tuner.cli.options import pairs, server_arguments
-    from tuner.cli.output.pages.benchmarks import print_quality
-    from tuner.cli.signals import stop_on_signals
-    from tuner.settings.declared import read_duration
-    from tuner.study.specification.spec import ServerSettings
-    from tuner.use_cases import answers as use_case
-
-    server = ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ()))
-    _check_candidate(study, trial, model, server)
-    settings = use_case.QualitySettings(
+    settings = pages.benchmarks.QualitySettings(
         model=model,
         reference=reference,
         task=quality_task,
         slo=slo,
         vllm=vllm,
-        server=server,
+        server=pages.benchmarks.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         storage=storage,
         startup_s=read_duration("startup_timeout", startup_timeout),
         study=study,
         trial=trial,
     )
-    with stop_on_signals() as stop:
-        result = use_case.check_quality(settings, stop)
-    print_quality(result, as_json=as_json)
-
-
-def _check_candidate(study: Text, trial: Number, model: Text, server: ServerSettings) -> None:
-    """Check that either a study or a model is given.
-
-    Raises:
-        SettingError: for both, and for a trial without a study.
-    """
-    from tuner.errors import SettingError
-
-    if study is None and trial is not None:
-        raise SettingError("trial", trial, "it needs a study", "give {study} NAME")
-    if study is not None and (model is not None or server.arguments or server.environment or server.secrets):
-        rule = "model, flags, environment and secrets are those of the study"
-        raise SettingError("study", study, rule, "leave out {model}, {env}, {secret} and the flags after --")
+    pages.benchmarks.run_quality(settings, as_json=as_json)
 
 
 SIMULATE_SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
@@ -294,10 +238,7 @@ def simulate(
 
     tuner simulate --gpu h200 --model Qwen/Qwen2.5-72B-Instruct -- --tensor-parallel-size 4
     """
-    from tuner.cli.output.pages.benchmarks import print_prediction
-    from tuner.use_cases.simulate import simulate as predict
-
-    print_prediction(predict(settings, noise=noise, instances=instances), as_json=as_json)
+    pages.benchmarks.print_prediction(settings, noise=noise, instances=instances, as_json=as_json)
 
 
 def verify(
@@ -317,17 +258,5 @@ def verify(
 
     tuner verify --url http://10.0.0.7:8000 --study mine
     """
-    from records.trials import Provenance
-    from tuner.cli.signals import terminated_like_interrupted
-    from tuner.use_cases import verify as use_case
-
-    settings = use_case.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
-    with terminated_like_interrupted():
-        found = use_case.verify(settings)
-    if found.provenance is Provenance.SIMULATED:
-        print(f"the numbers of study {found.study} are simulated: the server is compared with predictions")
-    for line in (*found.comparison.lines, *found.unverified):
-        print(line)
-    for line in found.disturbed:
-        print(line, file=sys.stderr)
-    raise typer.Exit(found.comparison.exit_code)
+    settings = pages.benchmarks.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
+    raise typer.Exit(pages.benchmarks.run_verification(settings))

@@ -1,4 +1,4 @@
-"""The output of the commands that run one configuration: `capacity`, `load`, `quality` and `simulate`."""
+"""The pages of the commands that run one configuration: `capacity`, `load`, `quality`, `simulate` and `verify`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import Any
 from records.trials import Phase, Provenance
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.cli.output.progress.lines import simulation_line
+from tuner.cli.signals import stop_on_signals, terminated_like_interrupted
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.errors import EXIT_OURS
 from tuner.results import text
-from tuner.use_cases.answers import QualityReport
-from tuner.use_cases.capacity import CapacityResult
-from tuner.use_cases.load import LoadResult
+from tuner.settings.study import AskedSettings, StudySettings
+from tuner.study.specification.spec import ServerSettings as ServerSettings
+from tuner.use_cases.answers import QualityReport, check_quality
+from tuner.use_cases.answers import QualitySettings as QualitySettings
+from tuner.use_cases.capacity import CapacityResult, search_capacity
+from tuner.use_cases.load import LoadResult, send_load
+from tuner.use_cases.load import LoadSettings as LoadSettings
 from tuner.use_cases.preview import simulation_document
-from tuner.use_cases.simulate import Simulation
+from tuner.use_cases.simulate import Simulation, simulate
+from tuner.use_cases.verify import VerifySettings as VerifySettings
+from tuner.use_cases.verify import verify
 from tuner.workloads.schedule import file_notes
 from tuner.workloads.spec import Suite
 
@@ -40,8 +47,10 @@ class CapacityProgress:
         _say(f"rate {self._rates} …" if phase is Phase.BENCHMARK else f"{phase} …")
 
 
-def print_capacity(result: CapacityResult, *, as_json: bool) -> int:
-    """Print the capacity and return the exit code."""
+def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
+    """Search a capacity, print it and return the exit code."""
+    with stop_on_signals() as stop:
+        result = search_capacity(settings, CapacityProgress(), stop)
     outcome = result.outcome
     if outcome.failure is not None:
         _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}; logs are in {result.folder}")
@@ -88,8 +97,10 @@ LOAD_METRICS = (
 )
 
 
-def print_load(result: LoadResult, *, as_json: bool) -> int:
-    """Print the measurements by class and whether each SLO holds; return the exit code."""
+def run_load(settings: LoadSettings, *, as_json: bool) -> int:
+    """Send a load; print the measurements by class and whether each SLO holds, and return the exit code."""
+    with terminated_like_interrupted():
+        result = send_load(settings)
     if as_json:
         print(json.dumps(_load_document(result)))
     else:
@@ -125,8 +136,10 @@ def _print(result: LoadResult) -> None:
         print(f"INVALID: {result.invalid}")
 
 
-def print_quality(result: QualityReport, *, as_json: bool) -> None:
-    """Print the comparison."""
+def run_quality(settings: QualitySettings, *, as_json: bool) -> None:
+    """Compare a configuration with the reference, and print the comparison."""
+    with stop_on_signals() as stop:
+        result = check_quality(settings, stop)
     if as_json:
         print(json.dumps(document(result), indent=1))
         return
@@ -192,8 +205,9 @@ COSTS = ("cost_per_million_output_tokens", "cost_per_million_total_tokens")
 """Shown where there is a price."""
 
 
-def print_prediction(simulation: Simulation, *, as_json: bool) -> None:
-    """Print a prediction."""
+def print_prediction(settings: AskedSettings, *, noise: bool, instances: int, as_json: bool) -> None:
+    """Print the prediction of one configuration; see `simulate`."""
+    simulation = simulate(settings, noise=noise, instances=instances)
     if as_json:
         print(json.dumps(simulation_document(simulation), indent=1))
     else:
@@ -254,3 +268,16 @@ def _several(simulation: Simulation) -> Rows:
         ("per GPU", text.with_unit("output_throughput", simulation.output_throughput_per_gpu)),
         ("memory of a GPU", memory if machine.config.servers_per_gpu == 1 else f"for each server, {memory}"),
     ]
+
+
+def run_verification(settings: VerifySettings) -> int:
+    """Compare a server with its study, print the comparison and return the exit code."""
+    with terminated_like_interrupted():
+        found = verify(settings)
+    if found.provenance is Provenance.SIMULATED:
+        print(f"the numbers of study {found.study} are simulated: the server is compared with predictions")
+    for line in (*found.comparison.lines, *found.unverified):
+        print(line)
+    for line in found.disturbed:
+        _say(line)
+    return found.comparison.exit_code

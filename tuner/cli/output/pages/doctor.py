@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
+from tuner.cli.options import option_of
 from tuner.cli.output.parts import Rows, labelled, show
-from tuner.use_cases.devices import NodeReport
+from tuner.engines.kind import EngineKind
+from tuner.errors import EXIT_OURS, spelled
+from tuner.use_cases.devices import NodeReport, check_cluster
+from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
 
 HOST_LABELS = {
     "cpu": "CPU",
@@ -24,41 +30,48 @@ HOST_LABELS = {
 SHOWN_UNMET = 5
 
 
-def print_doctor(facts: Mapping[str, Any]) -> None:
-    """Print the facts in sections: the tuner, the machine, the engines, and what would run.
+def print_doctor(vllm: str | None, server_command: str | None, *, as_json: bool) -> int:
+    """Print what is installed and what would run, and return the exit code; see `examine`."""
+    facts = examine(vllm, server_command)
+    facts["would_run"] = spelled(facts["would_run"], option_of)
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    else:
+        for title, rows in _sections(facts).items():
+            show(Text(title, style="bold"), labelled(rows, indent=2))
+    return 0 if facts["problem"] is None else EXIT_OURS
 
-    Args:
-        facts: as `tuner doctor --json` prints them.
-    """
+
+def _sections(facts: Mapping[str, Any]) -> dict[str, Rows]:
+    """Return the sections: the tuner, the machine, the engines, and what would run."""
     host: Rows = [(HOST_LABELS.get(name, name), str(value)) for name, value in facts["host"].items()]
     gpus: Rows = [("GPU", gpu) for gpu in facts["gpus"]] or [("GPUs", "none")]
     left: Rows = [("left running", process) for process in facts["started_processes"]]
-    vllm: Rows = [("executable", facts["vllm"] or "none found"), ("version", facts["vllm_version"] or "unknown")]
-    llama_cpp: Rows = [("executable", facts["llama_server"] or "none found")]
-    if facts["llama_server"]:
-        gpus_used = ", ".join(facts["llama_cpp_gpus"]) or "the CPU"
-        llama_cpp += [("version", facts["llama_cpp_version"]), ("can use", gpus_used)]
-    sections: dict[str, Rows] = {
+    command: Rows = [
+        ("executable", facts.get("server_program", "")),
+        ("version", facts.get("server_program_version", "")),
+    ]
+    problem: Rows = [] if facts["problem"] is None else [("problem", facts["problem"])]
+    return {
         f"tuner {facts['tuner']}": [("packages", ", ".join(facts["packages"])), ("caches and records", facts["home"])],
         "this machine": [*host, *gpus],
-        "vLLM": [*vllm, *_unmet(facts["vllm_unmet"])] if facts["vllm"] else vllm[:1],
-        "llama.cpp": llama_cpp,
-        "SGLang": _sglang(facts),
-        "TensorRT-LLM": _tensorrt_llm(facts),
-        **_command(facts),
+        **{kind.title: _engine(kind, facts) for kind in engines_without_command()},
+        **({"command": command} if "server_program" in facts else {}),
         "processes of earlier runs": left or [("left running", "none")],
-        "`tuner optimize` here": [("runs", facts["would_run"])],
+        "`tuner optimize` here": [("runs", facts["would_run"]), *problem],
     }
-    if facts["problem"] is not None:
-        sections["`tuner optimize` here"].append(("problem", facts["problem"]))
-    for title, rows in sections.items():
-        show(Text(title, style="bold"), labelled(rows, indent=2))
 
 
-def _sglang(facts: Mapping[str, Any]) -> Rows:
-    if facts["sglang"] is None:
-        return [("Python", "none found")]
-    return [("Python", facts["sglang"]), ("version", facts["sglang_version"]), *_unmet(facts["sglang_unmet"])]
+def _engine(kind: EngineKind, facts: Mapping[str, Any]) -> Rows:
+    program = facts[program_fact(kind)]
+    is_python = kind.program is not None and kind.program.name.startswith("python")
+    rows: Rows = [("Python" if is_python else "executable", program or "none found")]
+    if program is None:
+        return rows
+    rows.append(("version", facts[fact_name(kind, "version")] or "unknown"))
+    if (gpus := facts.get(fact_name(kind, "gpus"))) is not None:
+        rows.append(("can use", ", ".join(gpus) or "the CPU"))
+    return [*rows, *_unmet(facts.get(fact_name(kind, "unmet")))]
 
 
 def _unmet(lines: Sequence[str] | None) -> Rows:
@@ -70,21 +83,21 @@ def _unmet(lines: Sequence[str] | None) -> Rows:
     return [("unmet requirements" if number == 0 else "", line) for number, line in enumerate(rows)]
 
 
-def _tensorrt_llm(facts: Mapping[str, Any]) -> Rows:
-    if facts["trtllm_serve"] is None:
-        return [("executable", "none found")]
-    return [("executable", facts["trtllm_serve"]), ("version", facts["tensorrt_llm_version"])]
+def print_cluster(address: str, vllm: str | None, *, as_json: bool) -> int:
+    """Print the nodes of a cluster, and return the exit code: 1 if one of them has a problem."""
+    reports = check_cluster(address, vllm)
+    if as_json:
+        nodes = [{**asdict(report.facts), "problems": report.problems} for report in reports]
+        for node in nodes:
+            node["profile"] = None if node["profile"] is None else node["profile"]["key"]
+        print(json.dumps({"nodes": nodes}, indent=1))
+    else:
+        _print_nodes(reports)
+    return EXIT_OURS if any(report.problems for report in reports) else 0
 
 
-def _command(facts: Mapping[str, Any]) -> dict[str, Rows]:
-    """Return the section of a server's command, if one is given."""
-    if "server_program" not in facts:
-        return {}
-    return {"command": [("executable", facts["server_program"]), ("version", facts["server_program_version"])]}
-
-
-def print_nodes(reports: Sequence[NodeReport]) -> None:
-    """Print the nodes of a cluster, each in a section."""
+def _print_nodes(reports: Sequence[NodeReport]) -> None:
+    """Print each node in a section."""
     for report in reports:
         facts = report.facts
         rows: Rows = [

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from rich.text import Text
 
 from records.measured import reference_of
 from records.trials import Provenance, TrialKind, TrialRecord
+from tuner.cancellation import Wishes
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.parts import as_table, show
+from tuner.cli.output.progress.views import new_view
+from tuner.cli.signals import stop_on_signals
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
@@ -39,10 +43,11 @@ from tuner.results.conclusion import (
     worse_metrics,
 )
 from tuner.results.findings import Findings, nearest_grid, rate_line
+from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
-from tuner.use_cases.optimize import OptimizeResult
+from tuner.use_cases.optimize import OptimizeResult, optimize
 
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
@@ -114,6 +119,14 @@ WHAT_WORKS = (
     "give a configuration that works: --enqueue '{\"max_model_len\": 8192}', for example, continues this study; "
     "--baseline '--max-model-len 8192' --env and flags of every server, after --, need another name (--study)"
 )
+
+
+def run_study(settings: StudySettings, *, plain: bool, as_json: bool) -> int:
+    """Run the study behind a view, print its result and return the exit code."""
+    view = new_view(plain)
+    with stop_on_signals() as stop, closing(view):
+        result = optimize(settings, view, Wishes(stop))
+    return report(result, as_json=as_json)
 
 
 def report(ended: OptimizeResult, *, as_json: bool) -> int:

@@ -10,35 +10,32 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from records.trials import Config, Failure, ServerFacts, TrialOutcome, TrialRecord
-from search_spaces import Price
-from tuner.cli.output.parts import Rows, labelled, new_table, show
+from records.trials import Failure, ServerFacts, TrialOutcome, TrialRecord
+from tuner.cli.output.parts import Rows, labelled, new_table
 from tuner.results import text
 from tuner.results.conclusion import LATENCIES, price_lines
 from tuner.results.text import full_configuration
 from tuner.scoring.goals import Objective
+from tuner.use_cases.stored import StoredStudy
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
 """Columns of the table of latencies; p50 is the median."""
 
 
-def print_trial(
-    trial: TrialRecord, objectives: Sequence[Objective], defaults: Config, price: Price | None = None
-) -> None:
-    """Print a trial; `price` is that of a GPU-hour, from which its costs follow."""
+def trial_parts(trial: TrialRecord, stored: StoredStudy) -> list[RenderableType]:
+    """Return what is known of a trial."""
     label = f", {trial.label}" if trial.label else ""
     heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
     heading.append(f"  {trial.kind.value}{label}", style="not bold")
-    rows: Rows = [("configuration", full_configuration(trial.config, defaults))]
+    rows: Rows = [("configuration", full_configuration(trial.config, stored.defaults))]
     outcome = trial.outcome
     if outcome is None:
-        show(heading, labelled(rows))
-        return
+        return [heading, labelled(rows)]
     rows += [*_origin(outcome), *_failure(outcome.failure), *_verdict(trial)]
     measured = [name for repeat in outcome.repeats for name in repeat.metrics]
-    rows += [("price", str(price)) for _ in price_lines(measured, [price])]
+    rows += [("price", str(stored.price)) for _ in price_lines(measured, [stored.price])]
     rows.append(("time", text.timings(outcome.timings) or "under a second"))
-    show(heading, labelled(rows), *_figures(outcome, objectives), *_server(outcome.server))
+    return [heading, labelled(rows), *_figures(outcome, stored.objectives), *_server(outcome.server)]
 
 
 def _origin(outcome: TrialOutcome) -> Rows:

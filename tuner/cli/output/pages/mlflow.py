@@ -1,0 +1,84 @@
+"""The pages of `tuner sync` and `tuner ui`: what MLflow got, and the start of its user interface."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dashboards.mlflow.follower import sync_to_mlflow
+from dashboards.mlflow.log import MlflowUnavailable
+from dashboards.mlflow.ui import (
+    LEAST_PASSWORD,
+    PASSWORD_VARIABLE,
+    base_url,
+    is_loopback,
+    link_command,
+    ui_command,
+    ui_environment,
+    with_password,
+)
+from dashboards.mlflow.with_parent import PARENT_VARIABLE
+from storage import open_store
+from tuner.errors import EXIT_OURS, TunerError, UserError
+from tuner.processes.ports import port_answers
+from tuner.results import text
+from tuner.use_cases.places import find_study, storage_url, tracking_uri
+
+
+def run_sync(study: str | None, storage: str | None) -> int:
+    """Log the trials that MLflow lacks, print how many, and return the exit code."""
+    url = storage_url(storage, create=False)
+    try:
+        report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
+    except MlflowUnavailable as error:
+        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again when MLflow answers") from None
+    resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
+    print(f"logged {text.count(report.logged, 'trial')}{resumed}")
+    for line in report.failed:
+        print(f"failed: {line}")
+    return EXIT_OURS if report.failed else 0
+
+
+def run_ui(study: str | None, port: int, host: str, storage: str | None) -> None:
+    """Become MLflow's user interface, after a line with its address."""
+    if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
+        raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
+    if not is_loopback(host):
+        _refuse_without_password(host, port)
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
+        name = find_study(store, study).name
+    uri = tracking_uri(url)
+    shown = base_url(host, port)
+    if port_answers(urlsplit(shown).hostname or host, port):
+        raise UserError(f"--port {port} is taken on {host}; choose another")
+    folder = Path(uri.removeprefix("sqlite:///")).parent
+    environment = ui_environment(os.environ, uri)
+    if not is_loopback(host):
+        environment = with_password(environment, folder)
+    print(f"MLflow starts on {shown}; Ctrl-C ends it", flush=True)
+    own = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    subprocess.Popen(link_command(port, name, host), stdin=subprocess.DEVNULL, env=own)  # ends with the server
+    command = ui_command(folder / "mlartifacts", port, host)
+    os.execve(command[0], command, environment)
+
+
+def _refuse_without_password(host: str, port: int) -> None:
+    """Refuse an address that other machines reach, unless MLflow can ask for a password.
+
+    Raises:
+        UserError: without a password that MLflow accepts, or without the library that MLflow needs for it.
+    """
+    tunnel = f"or leave --host out, and open a tunnel: `ssh -N -L {port}:127.0.0.1:{port} USER@THIS_MACHINE`"
+    if len(os.environ.get(PASSWORD_VARIABLE, "")) < LEAST_PASSWORD:
+        rule = "other machines reach this address, and MLflow has no password"
+        remedy = f"set {PASSWORD_VARIABLE} to {LEAST_PASSWORD} characters or more"
+        raise UserError(f"--host {host}: {rule}; {remedy}, {tunnel}")
+    if find_spec("flask_wtf") is None:
+        rule = "MLflow needs Flask-WTF to ask for a password"
+        raise UserError(f"--host {host}: {rule}; `pip install flask-wtf`, {tunnel}")

@@ -1,0 +1,32 @@
+"""The page of `tuner report`: what it wrote."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tuner.cli.from_server import open_client
+from tuner.owner import free_path
+from tuner.use_cases.bundle import write_bundle
+from tuner.use_cases.files import latest
+from tuner.use_cases.report.page import report
+
+
+def print_report(studies: list[str], output: Path | None, storage: str | None) -> None:
+    """Write a report; see `report`."""
+    print(f"wrote {report(studies, output, storage)}; open it in a browser")
+
+
+def print_bundle(studies: list[str], output: Path | None, storage: str | None, leave_out: list[str]) -> None:
+    """Write a bundle, and list what is in it; see `write_bundle`."""
+    written = write_bundle(studies, output, os.environ, storage, leave_out)
+    print(*(f"  {line}" for line in written.manifest), sep="\n")
+    print(f"wrote {written.path}; look through it, then attach it, or strike parts with --leave-out NAME")
+
+
+def print_server_report(names: list[str], output: Path | None, server: str, *, insecure: bool) -> None:
+    """Write the report that a server draws: it has the files of the trials."""
+    with open_client(server, insecure=insecure) as client:
+        found = [*dict.fromkeys(names or [latest(client)])]
+        path = free_path(Path("report.html"), ", ".join(found)) if output is None else output
+        print(f"wrote {client.report(found[0], path, *found[1:])}; open it in a browser")

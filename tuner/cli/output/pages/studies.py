@@ -1,0 +1,174 @@
+"""The pages of `tuner studies`, `tuner trials` and `tuner show`: what a database has."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from rich.table import Table
+
+from records.metrics import Direction, metric
+from records.trials import StudyRecord, TrialRecord
+from storage import open_store
+from tuner.cli.output.pages.trial import trial_parts
+from tuner.cli.output.parts import PLAIN_WIDTH, fill_trials, new_table, show, width_of
+from tuner.errors import UserError
+from tuner.results.conclusion import ITL, price_lines
+from tuner.use_cases.places import find_study, storage_url
+from tuner.use_cases.stored import StoredStudy, read_study
+
+_SCORE, _NUMBER = "score", "number"
+_PLAIN_WIDTH = 140
+_HOLES = 8
+"""Dropped numbers that the note below the table names."""
+
+
+def print_studies(storage: str | None, *, as_json: bool) -> None:
+    """Print the studies of a database."""
+    with closing(open_store(storage_url(storage, create=False))) as store:
+        find_study(store, None)  # an empty database is refused as by every other command
+        rows = [_row(study, store.trials(study.name)) for study in store.studies()]
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        _print_table(rows)
+
+
+def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    conclusion = study.conclusion or {}
+    finished = [trial for trial in trials if trial.outcome is not None]
+    return {
+        "study": study.name,
+        "provenance": study.provenance.value,
+        "created_at": study.created_at.isoformat(timespec="seconds"),
+        "model": study.premise["model"]["name"],
+        "hardware": study.facts.get("hardware"),
+        "engine": study.premise["engine"],
+        "trials": sum(not trial.round for trial in finished),
+        "remeasurements": sum(bool(trial.round) for trial in finished),
+        "winner": conclusion.get("winner"),
+        "keeps": conclusion.get("keeps"),
+        "keep_defaults": conclusion.get("keep_defaults"),
+        "reason": conclusion.get("reason"),
+    }
+
+
+def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+    table = new_table()
+    for name in ("study", "provenance", "created (UTC)", "model, hardware", "trials", "conclusion"):
+        table.add_column(name, justify="right" if name == "trials" else "left", no_wrap=name == "trials")
+    for row in rows:
+        again = f" + {row['remeasurements']}" if row["remeasurements"] else ""
+        table.add_row(
+            row["study"],
+            row["provenance"],
+            row["created_at"][:16].replace("T", " "),
+            f"{row['model']} on {row['hardware'] or 'unknown hardware'}",
+            f"{row['trials']}{again}",
+            row["reason"] or "none yet",
+        )
+    show(table, width=140)
+    if any(row["remeasurements"] for row in rows):
+        print("trials: those of the search + measurements of finalists in the rounds")
+
+
+def print_trials(
+    study: str | None,
+    storage: str | None,
+    *,
+    sort: str | None,
+    top: int | None,
+    failed: bool,
+    as_json: bool,
+    csv: bool,
+) -> None:
+    """Print the trials of a study; see `tuner trials`."""
+    stored = read_study(storage, study)
+    found: Sequence[TrialRecord] = stored.trials
+    if failed:
+        found = [trial for trial in found if trial.state == "failed"]
+    if sort is not None:
+        found = sorted_trials(found, sort)
+    found = found[:top]
+    if as_json or csv:
+        _print_frame(found, as_json=as_json)
+    else:
+        _print(stored, found, sort)
+
+
+def print_trial(study: str | None, number: int, round_: int, storage: str | None, *, as_json: bool) -> None:
+    """Print one trial in full."""
+    stored = read_study(storage, study)
+    trial = stored.trial(number, round_)
+    if as_json:
+        _print_frame([trial], as_json=True)
+    else:
+        show(*trial_parts(trial, stored))
+
+
+def _print_frame(trials: Sequence[TrialRecord], *, as_json: bool) -> None:
+    from dashboards import frames  # a table for people needs no pandas
+
+    frame = frames.trials_frame(trials)
+    sys.stdout.write(frames.to_json(frame) if as_json else frames.to_csv(frame))
+
+
+def sorted_trials(found: Sequence[TrialRecord], column: str) -> list[TrialRecord]:
+    """Return the trials of the search, best first by a column; those without a value are last.
+
+    Raises:
+        UserError: for a column that is neither `score`, `number` nor a metric of these trials.
+    """
+    searched = [trial for trial in found if not trial.round]
+    measured = {name for t in searched if t.outcome for repeat in t.outcome.repeats for name in repeat.metrics}
+    if column == _NUMBER:
+        return sorted(searched, key=lambda trial: trial.number)
+    if column != _SCORE and column not in measured:
+        near = difflib.get_close_matches(column, [_SCORE, _NUMBER, *measured], n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "give score, number or a metric, such as p99_ttft_ms"
+        raise UserError(f"--sort {column!r}: no trial has such a column; {hint}")
+    return sorted(searched, key=lambda trial: (_worst_last(trial, column), trial.number))
+
+
+def _worst_last(trial: TrialRecord, column: str) -> float:
+    """Return a value that is lower for a better trial."""
+    if column == _SCORE:
+        value = trial.verdict.score if trial.verdict else None
+        return math.inf if value is None else -value
+    value = trial.outcome.metric(column) if trial.outcome else None
+    if value is None:
+        return math.inf
+    return -value if metric(column).direction is Direction.MAXIMIZE else value
+
+
+def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) -> None:
+    names = [objective.metric for objective in stored.objectives]
+    if sort not in (None, _SCORE, _NUMBER) and sort not in names:
+        names.insert(0, sort)
+    if ITL not in names and any(trial.outcome and trial.outcome.metric(ITL) is not None for trial in found):
+        names.append(ITL)
+    table = trials_table(stored, found, names, _PLAIN_WIDTH)
+    show(stored.title, table, *price_lines(names, [stored.price]), *_notes(stored), width=_PLAIN_WIDTH)
+
+
+def trials_table(
+    stored: StoredStudy, trials: Sequence[TrialRecord], metrics: Sequence[str], plain_width: int = PLAIN_WIDTH
+) -> Table:
+    """Return a table of trials with these metrics; `plain_width` is its width where there is no terminal."""
+    table = new_table()
+    fill_trials(table, trials, metrics, stored.defaults, width_of(plain_width), whole=True)
+    return table
+
+
+def _notes(stored: StoredStudy) -> list[str]:
+    """Return why numbers are missing, if some are."""
+    holes = stored.dropped_numbers
+    if not holes:
+        return []
+    named = ", ".join(map(str, holes[:_HOLES])) + (", …" if len(holes) > _HOLES else "")
+    return [f"numbers without a trial are suggestions that were dropped before a launch: {named}"]

@@ -1,0 +1,103 @@
+"""Trials beside a reference: what two trials of one study, or of two, differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.errors import UserError
+from tuner.results.conclusion import ITL
+from tuner.results.findings import Findings
+from tuner.results.text import configuration_changes
+from tuner.scoring.compare import MeasuredRatio
+from tuner.scoring.rounds import measured_ratio, unpaired
+from tuner.use_cases.files import exported_of
+from tuner.use_cases.places import FORMS, named_trial
+from tuner.use_cases.stored import StoredStudy, read_study
+
+
+@dataclass(frozen=True)
+class Side:
+    """A trial of a study, and the name of both."""
+
+    name: str
+    stored: StoredStudy
+    number: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A trial beside the reference: ratios by metric, and both values of each parameter that differs.
+
+    `score` is the ratio of the scores, as plain JSON; None without a round that measured both.
+    """
+
+    one: Side
+    other: Side
+    ratios: Mapping[str, MeasuredRatio]
+    flags: Mapping[str, Sequence[Any]]
+    score: Mapping[str, Any] | None = None
+
+
+def compare(one: str, others: Sequence[str], study: str | None, storage: str | None) -> list[Pair]:
+    """Return trials beside a reference.
+
+    Args:
+        one: the reference, a text in one of the `FORMS`.
+        others: the trials, in the same forms.
+        study: the study of a text that names none; None: the latest.
+        storage: the database of a text that names none.
+
+    Raises:
+        UserError: for a text that names no measured trial.
+    """
+    reference = _side(one, study, storage)
+    return [_pair(reference, _side(text, study, storage)) for text in others]
+
+
+def _pair(one: Side, other: Side) -> Pair:
+    names = list(dict.fromkeys(metric for side in (one, other) for metric in _metrics(side)))
+    both = [Findings.of(side.stored.record, side.stored.trials) for side in (one, other)]
+    if one.stored.record == other.stored.record:
+        score = both[0].score(other.number, one.number)
+        ratios = {name: both[0].beside(other.number, name, one.number) for name in names}
+        return Pair(one, other, ratios, _flags(one, other), score)
+    before, after = (found.measured(side.number) for found, side in zip(both, (one, other), strict=True))
+    ratios = {}
+    for name in names:
+        benchmarks = [each for found in both for each in found.rounds.benchmarks(name)]
+        ratios[name] = measured_ratio(name, before, after, unpaired(name, before, after, benchmarks), 0)
+    return Pair(one, other, ratios, _flags(one, other))
+
+
+def _side(text: str, study: str | None, storage: str | None) -> Side:
+    """Return the trial that a text names."""
+    file, name, number = named_trial(text)
+    if file is not None:
+        storage, text = file, text.removeprefix(f"{file}:")
+    if number and not number.isdigit():
+        raise UserError(f"{text!r} names no trial; give {FORMS}")
+    stored = read_study(storage, name or study)
+    chosen = int(number) if number else exported_of(stored.record.conclusion)
+    if chosen is None:
+        raise UserError(f"study {stored.record.name!r} has no winner yet; name a trial, such as {text}#0")
+    trial = stored.trial(chosen)
+    if trial.outcome is None or not trial.outcome.succeeded:
+        raise UserError(f"trial {chosen} of study {stored.record.name!r} has no measurements; see `tuner trials`")
+    return Side(f"{stored.record.name}#{chosen}", stored, chosen)
+
+
+def _metrics(side: Side) -> list[str]:
+    measured = side.stored.trial(side.number).outcome
+    always = [ITL] if measured is not None and measured.metric(ITL) is not None else []
+    return [*(each.metric for each in side.stored.objectives), *(each.metric for each in side.stored.slos), *always]
+
+
+def _flags(one: Side, other: Side) -> dict[str, list[Any]]:
+    """Return the parameters in which the two differ, with both values; None is the engine's default."""
+    before, after = (
+        configuration_changes(side.stored.trial(side.number).config, side.stored.defaults) for side in (one, other)
+    )
+    names = dict.fromkeys([*before, *after])
+    return {name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)}

@@ -1,0 +1,94 @@
+"""A study of a database with its trials, as the commands that read results need it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from records.trials import Config, StudyRecord, TrialRecord
+from search_spaces import Price
+from storage import open_store
+from tuner.errors import UserError
+from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
+from tuner.use_cases.places import find_study, storage_url
+
+
+@dataclass(frozen=True)
+class StoredStudy:
+    """A study and all its trials, the rounds' measurements included; `url` is that of its database."""
+
+    record: StudyRecord
+    trials: tuple[TrialRecord, ...]
+    url: str = ""
+
+    @property
+    def title(self) -> str:
+        """The study's name and the provenance of its numbers."""
+        return f"{self.record.name} ({self.record.provenance.value})"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The same as the beginning of a JSON document."""
+        return {"study": self.record.name, "provenance": self.record.provenance.value}
+
+    @property
+    def searched(self) -> dict[int, TrialRecord]:
+        """The trials of the search by number, without the rounds."""
+        return {trial.number: trial for trial in self.trials if not trial.round}
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The study's objectives."""
+        return tuple(parse_objective(text) for text in self.record.premise["objectives"])
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The study's SLOs."""
+        return tuple(parse_slo(text) for text in self.record.premise["slos"])
+
+    @property
+    def defaults(self) -> Config:
+        """The engine's defaults by parameter; empty for a study of a version that did not store them."""
+        return dict(self.record.facts.get("engine_defaults", {}))
+
+    @property
+    def price(self) -> Price | None:
+        """The price of a GPU-hour from which the study's costs follow; None in a study that has none."""
+        return Price.from_dict(self.record.facts.get("price"))
+
+    @property
+    def dropped_numbers(self) -> list[int]:
+        """Numbers below the highest one that no trial has: suggestions that were dropped before a launch."""
+        numbers = {trial.number for trial in self.trials}
+        return sorted({*range(max(numbers, default=-1) + 1)} - numbers)
+
+    def trial(self, number: int, round_: int = 0) -> TrialRecord:
+        """Return a trial, or the measurement of it in a round.
+
+        Raises:
+            UserError: when there is none, with the reason.
+        """
+        for trial in self.trials:
+            if (trial.number, trial.round) == (number, round_):
+                return trial
+        named = f"trial {number}" + (f" round {round_}" if round_ else "")
+        if not round_ and number in self.dropped_numbers:
+            from tuner.study.optuna_storage import reason_not_run  # Optuna takes half a second
+
+            why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"
+            rule = f"the sampler suggested it, and it never ran: {why}"
+            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; see `tuner trials`")
+        raise UserError(f"study {self.record.name!r} has no {named}; see `tuner trials`")
+
+
+def read_study(storage: str | None, study: str | None) -> StoredStudy:
+    """Return a study; without a name, the latest.
+
+    Raises:
+        UserError: when there is no such database or study.
+    """
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
+        record = find_study(store, study)
+        return StoredStudy(record, tuple(store.trials(record.name)), url)
