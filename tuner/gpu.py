@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import psutil
+
 from records.trials import JsonScalar
 from search_spaces.catalogue.hardware import HardwareProfile, hardware_named
 from search_spaces.errors import SpaceError
@@ -286,8 +288,6 @@ def host_limits() -> dict[str, Any]:
 
 def host_memory_gib() -> float:
     """Return the memory of this host that its processes may use: all of it, or the limit of the control group."""
-    import psutil
-
     limits = [psutil.virtual_memory().total]
     with contextlib.suppress(OSError, ValueError):
         limits.append(int(_CGROUP_LIMIT.read_text()))  # the text is "max" without a limit
@@ -304,8 +304,6 @@ def shm_gib() -> float | None:
 
 def host_facts() -> dict[str, JsonScalar]:
     """Return CPU, memory in GiB and platform of this host, for a study's provenance; None where unknown."""
-    import psutil
-
     return {
         "cpu": _cpu_model(),
         "cores_physical": psutil.cpu_count(logical=False),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from dashboards.plots.style import (
     BLUE,
@@ -22,9 +24,6 @@ from dashboards.plots.style import (
     panels,
 )
 from records.trials import Config, JsonScalar, TrialKind, TrialRecord
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 SLICES = 8
 """Most parameters of the figure of slices."""
@@ -217,8 +216,6 @@ def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Fi
         trials: of the study.
         ranked: parameters, the most important first.
     """
-    import plotly.graph_objects as go
-
     names = varied(trials, ranked)[:LANES]
     scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
     if not names or len(scored) < 2:

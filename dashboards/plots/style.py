@@ -5,19 +5,20 @@ Backgrounds are transparent and texts have no colour of their own, so that a pag
 
 from __future__ import annotations
 
+import html
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
 
 from records.metrics import metric
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 
 def plotly_script() -> str:
     """Return Plotly's minified JavaScript, 4.8 MB."""
-    from plotly.offline import get_plotlyjs
-
     return str(get_plotlyjs())
 
 
@@ -44,16 +45,12 @@ PAGE_TEXT = "page text"
 
 def new_figure(**layout: Any) -> go.Figure:
     """Return an empty figure."""
-    import plotly.graph_objects as go
-
     figure = go.Figure()
     return styled(figure, **layout)
 
 
 def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) -> go.Figure:
     """Return a figure of several panels, with their titles row by row."""
-    from plotly.subplots import make_subplots
-
     figure = styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
     figure.update_annotations(font={"size": 13})
     if titles:  # the legend stands above them
@@ -91,7 +88,4 @@ def with_unit(name: str) -> str:
 
 def lines_of(text: str, width: int = 70) -> str:
     """Return text for a hover label: escaped, and in lines of at most `width` characters."""
-    import html
-    import textwrap
-
     return "<br>".join(html.escape(line) for line in textwrap.wrap(text, width)) or "the defaults"

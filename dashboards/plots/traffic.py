@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 
 from dashboards.plots.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, new_figure, panels
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    import plotly.graph_objects as go
-
 
 _DECADES = 10.0
 """The roof is drawn from the lowest and to the highest intensity, and by this factor beyond."""
@@ -116,8 +114,6 @@ def distributions(latencies: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -
     Args:
         latencies: by the name of the configuration, then `ttft_ms`, `tpot_ms` and `itl_ms`, each an array of ms.
     """
-    import numpy as np
-
     kinds = [kind for kind in _TITLES if any(len(each.get(kind, ())) for each in latencies.values())]
     if not kinds:
         return None

@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import jinja2
+import plotly.graph_objects as go
 
 from dashboards.plots.style import figure_json, plotly_script
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 TEMPLATE = "report.html.j2"
 
@@ -118,8 +118,6 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the HTML of a report."""
-    import jinja2
-
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
     environment.tests["table"] = lambda part: isinstance(part, Table)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -71,8 +72,6 @@ def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFac
         home: folder of caches.
         with_version: whether to start vLLM to read its version, which takes seconds to minutes the first time.
     """
-    import psutil
-
     executable = version = problem = None
     try:
         executable = os.fspath(find_executable(vllm))

@@ -23,6 +23,7 @@ import psutil
 from records.trials import Failure, TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
+from tuner.http import HttpError, ReadLimits, fetch
 from tuner.specs import TrialSpec
 from tuner.study.protocols import MlflowLacks, StagePlan, StudyStart, SyncStatus
 
@@ -50,8 +51,6 @@ def unreachable(tracking_uri: str) -> str | None:
     """Return why an MLflow server does not answer; None if it does, or if the URI names no HTTP server."""
     if not tracking_uri.startswith(("http://", "https://")):
         return None
-    from tuner.http import HttpError, ReadLimits, fetch
-
     try:
         fetch(f"{tracking_uri.rstrip('/')}/health", ReadLimits(REACH_S))
     except HttpError as error:

@@ -127,10 +127,8 @@ class PriorCache:
             return unpredicted_means(len(inputs), len(scales), len(names))
         fitted_for = encoder.distributions, tuple(names), [scale.gains for scale in scales]
         if len(self._known) > REFIT_GROWTH * self._fitted_for[0] or self._fitted_for[1] != fitted_for:
-            from sklearn.ensemble import ExtraTreesRegressor  # see `import_forest`
-
             means = self.considered_means(scales, names)
-            self._forest = ExtraTreesRegressor(TREES, random_state=0).fit(self.encode_considered(encoder).rows, means)
+            self._forest = import_forest()(TREES, random_state=0).fit(self.encode_considered(encoder).rows, means)
             self._fitted_for = len(self._known), fitted_for
         # The forest's own `predict` is the same sum, but takes 10 ms longer, in a dozen calls a suggestion.
         rows = np.ascontiguousarray(inputs.rows, dtype=np.float32)
@@ -139,9 +137,11 @@ class PriorCache:
         return np.asarray(means)
 
 
-def import_forest() -> None:
-    """Import the library that `PriorCache.interpolate` uses, which takes more than a second."""
-    import sklearn.ensemble  # noqa: F401
+def import_forest() -> Any:
+    """Return the class of forests that `PriorCache.interpolate` uses; the first import takes more than a second."""
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    return ExtraTreesRegressor
 
 
 def prediction_means(

@@ -19,6 +19,7 @@ from tuner.engines.kinds import kind_of
 from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.user_command import absolute_path
 from tuner.errors import SettingError
+from tuner.http import HttpError, ReadLimits, fetch
 from tuner.hub import cached_config
 from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
@@ -241,8 +242,6 @@ def _check_hub(field: str, name: str) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         rule = "the model is not downloaded and HF_HUB_OFFLINE is set"
         raise SettingError(field, name, rule, "download it, or give a model folder")
-    from tuner.http import HttpError, ReadLimits, fetch
-
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = os.environ.get("HF_TOKEN")
     headers = {"authorization": f"Bearer {token}"} if token else {}
