@@ -91,7 +91,10 @@ class ShellCommand:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table in which no number is cut: where it is too wide, headings break at `_`, then texts wrap."""
+    """A table in the style of all commands; faint rows are dim, and no number is cut.
+
+    Where it is too wide, headings break at `_`, then texts wrap.
+    """
 
     grid: Grid
 
@@ -120,11 +123,6 @@ class FittedTable:
         for index, row in enumerate(self.grid.rows):
             table.add_row(*row, style="dim" if index in self.grid.faint else None)
         return table
-
-
-def as_table(grid: Grid) -> FittedTable:
-    """Return a table in the style of all commands; faint rows are dim."""
-    return FittedTable(grid)
 
 
 def _width(text: str) -> int:
@@ -232,8 +230,6 @@ STATE_STYLES = {"ok": "green", "infeasible": "yellow", "failed": "red", "pending
 LEAST_CONFIGURATION = 24
 """Columns below which configurations are left out of the table."""
 
-_GAP = 2
-
 
 def fill_trials(
     table: Table,
@@ -258,7 +254,7 @@ def fill_trials(
         whole: whether the message of a failure is shown whole, over several lines: its end has the engine's remedy.
     """
     titles = [text.title(trial.number, trial.round) for trial in trials]
-    left = width - max(map(len, ["trial", *titles])) - len("infeasible") - len("score") - 3 * _GAP
+    left = width - max(map(len, ["trial", *titles])) - len("infeasible") - len("score") - 3 * GAP
     for heading in ("trial", "state", "score"):
         table.add_column(heading, justify="right" if heading == "score" else "left", no_wrap=True)
     shown: list[str] = []
@@ -267,7 +263,7 @@ def fill_trials(
         needed = max(map(len, [name, text.unit(name), *cells]))
         if needed > left:
             break
-        left -= needed + _GAP
+        left -= needed + GAP
         shown.append(name)
         table.add_column(f"{name}\n{text.unit(name)}".rstrip(), justify="right", no_wrap=True)
     room = left if left >= LEAST_CONFIGURATION else 0

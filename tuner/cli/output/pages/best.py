@@ -17,7 +17,7 @@ from rich.text import Text
 from records.trials import TrialRecord
 from tuner.cli.output.pages.optimize import conclusion_parts
 from tuner.cli.output.pages.studies import sorted_trials, trials_table
-from tuner.cli.output.parts import ShellCommand, as_table, show
+from tuner.cli.output.parts import FittedTable, ShellCommand, show
 from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_OURS, EXIT_SLOS_MISSED
 from tuner.results import text
@@ -100,7 +100,7 @@ def _front_parts(points: Sequence[Point], stored: StoredStudy, reference: str) -
         table.add(f"#{point.number}", *cells, _rounds(point.rounds), _short(point.number, stored))
     luck = [] if all(point.rounds for point in points) else [Text(BY_LUCK)]
     return [
-        as_table(table),
+        FittedTable(table),
         Text(f"ratios relate to {reference} in the same rounds, else to its search; {INTERVAL}s"),
         *luck,
     ]
@@ -151,7 +151,7 @@ def _weighed_parts(found: ByWeights, stored: StoredStudy) -> list[RenderableType
     if again is not None and again.number != best.number:
         lines.append(Text(f"of the trials that were measured again, trial {again.number} is the best"))
     after = [Text(f"score 1 is that of {found.reference_name}"), Text(f"export it: tuner export --trial {best.number}")]
-    return [*lines, Text(""), as_table(table), *after]
+    return [*lines, Text(""), FittedTable(table), *after]
 
 
 def _confirmation(best: Weighed) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tuner.cli.output.parts import as_table, show
+from tuner.cli.output.parts import FittedTable, show
 from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.conclusion import price_lines
@@ -46,7 +46,7 @@ def _print_pair(pair: Pair) -> None:
         table.add("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
         table.add(name, *text.compared(name, each), each.basis)
-    show(as_table(table), *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
+    show(FittedTable(table), *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
     _print_premises([pair])
     print("flags that differ:" if pair.flags else "no flag differs")
     for line in _flag_lines(pair):
@@ -75,7 +75,7 @@ def _print_several(pairs: Sequence[Pair]) -> None:
                 table.add(heading, pair.other.name, *text.compared(name, each), each.basis)
                 heading = ""
     prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
-    show(as_table(table), *price_lines(names, prices), width=WIDTH)
+    show(FittedTable(table), *price_lines(names, prices), width=WIDTH)
     _print_premises(pairs)
     print("flags that differ from A:")
     for pair in pairs:

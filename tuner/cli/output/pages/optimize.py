@@ -18,7 +18,7 @@ from records.measured import reference_of
 from records.trials import Provenance, TrialKind, TrialRecord
 from tuner.cancellation import Wishes
 from tuner.cli.arguments import without_secrets
-from tuner.cli.output.parts import as_table, show
+from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.views import new_view
 from tuner.cli.signals import stop_on_signals
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
@@ -60,7 +60,7 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     if (smaller := smaller_line(findings)) is not None:
         parts.append(Text(smaller))
     if (comparison := comparison_grid(findings)) is not None:
-        parts += [Text(""), Text(comparison_title(findings), style="bold"), as_table(comparison)]
+        parts += [Text(""), Text(comparison_title(findings), style="bold"), FittedTable(comparison)]
         if worse := worse_metrics(findings):
             parts.append(
                 Text(
@@ -69,14 +69,14 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
                 )
             )
     if (classes := classes_grid(findings)) is not None:
-        parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), as_table(classes)]
+        parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), FittedTable(classes)]
         parts += [Text(note)] if (note := classes_note(findings)) else []
     parts += [Text(line) for line in cost_lines(findings)]
     if (engines := engines_grid(findings)) is not None:
-        parts += [Text(""), Text(ENGINES_TITLE, style="bold"), as_table(engines)]
+        parts += [Text(""), Text(ENGINES_TITLE, style="bold"), FittedTable(engines)]
     if (finalists := finalists_grid(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"
-        parts += [Text(""), Text(title, style="bold"), as_table(finalists)]
+        parts += [Text(""), Text(title, style="bold"), FittedTable(finalists)]
     contenders = findings.conclusion.get("contenders", ())
     parts += [
         Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
@@ -86,7 +86,7 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
             Text(""),
             Text(f"flags of #{findings.winner}", style="bold"),
             Text(flags_note(findings)),
-            as_table(flags),
+            FittedTable(flags),
         ]
     if helpful := findings.conclusion.get("would_help"):
         parts += [Text(""), Text(WOULD_HELP, style="bold"), *map(Text, helpful)]
@@ -103,7 +103,7 @@ def nearest_parts(nearest: Mapping[str, Any] | None) -> list[RenderableType]:
         return []
     title = Text(f"the SLOs with #{nearest['number']}, the nearest to meeting them", style="bold")
     rate = rate_line(nearest)
-    return [*([] if rate is None else [Text(rate)]), Text(""), title, as_table(nearest_grid(nearest))]
+    return [*([] if rate is None else [Text(rate)]), Text(""), title, FittedTable(nearest_grid(nearest))]
 
 
 MISSING = "start the server, which misses SLOs"

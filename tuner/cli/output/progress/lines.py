@@ -9,7 +9,6 @@ from records.trials import Config, Failure, Provenance, TrialRecord
 from search_spaces import JoinedSpace, ResolvedSpace
 from search_spaces.parameter import ParameterValue
 from tuner.cli.output.parts import missed_slos
-from tuner.cli.output.progress import lines
 from tuner.client.replies import StudyEvent
 from tuner.engines.base import EngineInfo
 from tuner.engines.kind import Feature
@@ -233,7 +232,7 @@ class WatchedStudy:
     def _stage(self, data: Mapping[str, Any]) -> list[str]:
         self._plan = StagePlan(Stage(data["stage"]), data["trials"], tuple(data["subjects"]), tuple(data["rounds"]))
         self._in_stage = set()
-        return [] if self._plan.stage is Stage.SEARCH else [lines.stage_line(self._plan)]
+        return [] if self._plan.stage is Stage.SEARCH else [stage_line(self._plan)]
 
     def _trial(self, data: Mapping[str, Any]) -> list[str]:
         number, round_ = data["number"], data["round"]
@@ -243,9 +242,9 @@ class WatchedStudy:
         failure = data["failure"] and (data["failure"]["kind"], data["failure"]["message"])
         missed = [name for name, violation in data.get("constraints", {}).items() if violation > 0]
         trial = f"#{number} {'failed' if failure else data['state']}"
-        line = f"[{self._count(round_)}] {lines.result_line(trial, failure, missed, data['score'], data['values'])}"
+        line = f"[{self._count(round_)}] {result_line(trial, failure, missed, data['score'], data['values'])}"
         label = None if round_ else data.get("label")
-        return [lines.with_configuration(line, label, data["config"], {}, LINE_WIDTH)]
+        return [with_configuration(line, label, data["config"], {}, LINE_WIDTH)]
 
     def _count(self, round_: int) -> str:
         """Return how far the stage is: `3/12`, or `round 2 of 3`."""
