@@ -52,7 +52,6 @@ class Nvml(Protocol):
     def nvmlDeviceGetName(self, handle: Any) -> str: ...
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int: ...
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int: ...
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
@@ -69,21 +68,15 @@ class Device:
     name: str
     compute_capability: tuple[int, int]
     memory_total_gib: float
-    memory_used_gib: float
     driver: str
 
 
 @dataclass(frozen=True)
 class GpuWait:
-    """The state of a GPU at the end of a wait for free memory.
-
-    `free` states whether the memory came free, `pids` are the compute processes; `used_gib` is None if unknown.
-    """
+    """The end of a wait: whether the memory of a GPU came free, and what is in use; `used_gib` is None if unknown."""
 
     free: bool
     used_gib: float | None
-    waited_s: float
-    pids: tuple[int, ...]
 
 
 @functools.cache
@@ -213,12 +206,6 @@ def load_warning(load: float | None = None, cores: int | None = None) -> str | N
     )
 
 
-def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:
-    """Return the ids of the processes that compute on GPU `index`; in a container they are the host's ids."""
-    found = _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    return tuple(sorted(int(process.pid) for process in found or ()))
-
-
 def wait_until_free(
     index: int, below_gib: float, timeout_s: float, cancelled: CancelToken, nvml: Nvml | None = None
 ) -> GpuWait:
@@ -232,7 +219,7 @@ def wait_until_free(
         waited = time.monotonic() - begun
         free = used is not None and used <= below_gib
         if free or used is None or waited >= timeout_s or cancelled.wait(min(_POLL_S, timeout_s - waited)):
-            return GpuWait(free, used, waited, compute_pids(index, nvml))
+            return GpuWait(free, used)
 
 
 def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | None:
@@ -326,7 +313,6 @@ def _device(nvml: Nvml, index: int) -> Device:
         name=nvml.nvmlDeviceGetName(handle),
         compute_capability=(major, minor),
         memory_total_gib=memory.total / GIB,
-        memory_used_gib=memory.used / GIB,
         driver=nvml.nvmlSystemGetDriverVersion(),
     )
 

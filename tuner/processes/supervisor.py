@@ -46,7 +46,6 @@ class ServerProcess:
 
     def __init__(self, child: Reapable, record: ProcessRecord, records: ProcessRecords) -> None:
         self.identity = record.process
-        self.log_label = record.label
         self._child = child
         self._record = record
         self._records = records

@@ -43,10 +43,6 @@ def nvmlDeviceGetMemoryInfo(handle: int) -> SimpleNamespace:
     return SimpleNamespace(total=80 * 2**30, used=0, free=80 * 2**30)
 
 
-def nvmlDeviceGetComputeRunningProcesses(handle: int) -> list[object]:
-    return []
-
-
 def __getattr__(name: str) -> object:
     """Return a function of NVML that this GPU does not have."""
     if not name.startswith("nvml"):
