@@ -1,8 +1,8 @@
-"""Make prompts of exact lengths as ids of tokens, with the package `tokenizers` where there is no vLLM.
+"""Make prompts without vLLM: as ids of a model's ordinary tokens, or as texts with the package `tokenizers`.
 
-Neither a tokenizer nor vLLM is needed: the ids are drawn from the ordinary tokens of a model. The server counts exactly
-these tokens and adds no beginning-of-text token. A user's own text and made text (`made_text.py`) are tokenized by the
-server itself.
+`TokenTools` draws ids, so that it needs no tokenizer. The server counts exactly these tokens and adds no
+beginning-of-text token. A user's own text and made text (`made_text.py`) are tokenized by the server itself.
+`LibraryTools` makes texts of exact lengths, which every completions API takes.
 """
 
 from __future__ import annotations
