@@ -1,7 +1,7 @@
 """The interface of engines: identify the installation, check a configuration, start a server and stop it.
 
-An engine is a program that serves one model over the OpenAI HTTP API: `tuner.engines.vllm`, or its simulation,
-`tuner.engines.simulator`. Implementations pass `tuner/testing/engine.py`.
+An engine is a program that serves one model over the OpenAI HTTP API, or the simulation of one
+(`tuner.engines.simulator`). Implementations pass `tuner/testing/engine.py`.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class Engine(Protocol):
 class EngineSettings:
     """How a worker builds its engine; picklable, and the same for every worker except `device_index` and `home`.
 
-    `executable` is the program (`vllm`). `home` is the folder for caches and process records. `driver` is the command
-    that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start` starts
-    servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with plain
-    starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
-    `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a
-    study of several, of which this one is the default. The load generator then sends every workload, and `tokenizers`
-    are those of all engines: their common tokens make the prompts (`tuner.engines.server.token_prompts`).
+    `executable` is the program, such as `vllm`. `home` is the folder for caches and process records. `driver` is the
+    command that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start`
+    starts servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with
+    plain starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
+    `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a study
+    of several, of which this one is the default. The load generator then sends every workload, and `tokenizers` are
+    those of all engines: their common tokens make the prompts (`tuner.engines.server.token_prompts`).
     """
 
     name: str

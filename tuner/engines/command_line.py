@@ -1,4 +1,4 @@
-"""What engines expect on the command line of a server: the flags that the tuner sets, and those that a user may not."""
+"""Check the command line of a server: flags that the tuner sets, flags that a user may not set, and unknown ones."""
 
 from __future__ import annotations
 

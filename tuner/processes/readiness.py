@@ -31,12 +31,16 @@ Classify = Callable[[Phase, int | None], Failure]
 """Returns the typed failure of a server that ended, from the phase, the exit code and the log."""
 
 
-class MonitoredProcess(Protocol):
-    """A started process that `wait_ready` observes; `tuner.processes.supervisor.ServerProcess` is one."""
+class StartedProcess(Protocol):
+    """What a server runs as: one process, see `supervisor.ServerProcess`, or the ranks of several nodes."""
 
     @property
     def identity(self) -> Identity:
         """The process itself."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
 
     def alive(self) -> bool:
         """Return True while the process runs."""
@@ -50,9 +54,12 @@ class MonitoredProcess(Protocol):
     def record_family(self) -> None:
         """Write its descendants and their shared memory to its record."""
 
+    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
+        """End it and everything that it started; return the survivors."""
+
 
 def wait_ready(
-    process: MonitoredProcess,
+    process: StartedProcess,
     host: str,
     port: int,
     model: str,
@@ -130,7 +137,7 @@ def _models_problem(
     raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, message)
 
 
-def _prove_ownership(process: MonitoredProcess, host: str, port: int) -> bool:
+def _prove_ownership(process: StartedProcess, host: str, port: int) -> bool:
     """Return True if the process or a descendant is proved to listen on the port, False if /proc does not show that.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the tuner knows of llama.cpp without its installation."""
+"""Describe llama.cpp: the facts that the tuner needs without an installation."""
 
 from __future__ import annotations
 

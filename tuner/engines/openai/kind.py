@@ -1,4 +1,4 @@
-"""What the tuner knows of a user's command, the engine `openai`: any program that serves an OpenAI-compatible API."""
+"""Describe the engine `openai`: a user's command, any program that serves an OpenAI-compatible API."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the servers of all engines share: start, wait, measure, stop, types of failures. It knows no engine."""
+"""Start, await, measure and stop servers, and type their failures: the part that all engines share."""

@@ -15,9 +15,10 @@ from typing import Any, Generic, TypeVar
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import WorkerDevice, base_environment, visible_gpus, wait_for_gpus
-from tuner.engines.server.running_server import HOST, RunningServer, StartedProcess
+from tuner.engines.server.running_server import HOST, RunningServer
 from tuner.errors import SettingError, UserError
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
+from tuner.processes.readiness import StartedProcess
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import shell_word
 from tuner.processes.supervisor import ServerProcess, start_server
@@ -72,9 +73,9 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         """Return the program and its arguments; references to secrets are expanded later."""
 
     def _started(self, argv: tuple[str, ...], artifacts: Path) -> tuple[str, ...]:
-        """Return the words that start the server, after files that they name are written to `artifacts`.
+        """Return the words that start the server, and write the files that they name to `artifacts`.
 
-        The words of the command are recorded, not these.
+        The trial's record has the words of `_command` instead, from which another server can be started.
         """
         return argv
 

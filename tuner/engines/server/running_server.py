@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from records.metrics import METRICS, TRAFFIC_ONLY
 from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
@@ -44,9 +44,8 @@ from tuner.engines.server.traffic import (
 from tuner.errors import SettingError, TrialFailed, trial_failed
 from tuner.http import get_local
 from tuner.loadgen.result import RecordsError, read_records
-from tuner.processes.family import Identity
 from tuner.processes.ports import PortLease
-from tuner.processes.readiness import MonitoredProcess, wait_ready
+from tuner.processes.readiness import StartedProcess, wait_ready
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
 from tuner.processes.supervisor import free_middle, shorten_log
@@ -74,17 +73,6 @@ SETTLE_S = 120.0
 
 OTHER_PROMPTS = 10_000
 """Between the seeds of a benchmark and of the one that replaces it; the seeds of a study's rounds are below it."""
-
-
-class StartedProcess(MonitoredProcess, Protocol):
-    """What a server runs as: one process, or the ranks of several nodes. See `ServerProcess`."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-
-    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
-        """End it and everything that it started; return the survivors."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the tuner knows of SGLang without its installation."""
+"""Describe SGLang: the facts that the tuner needs without an installation."""
 
 from __future__ import annotations
 

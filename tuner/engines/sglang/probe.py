@@ -1,4 +1,4 @@
-"""What `tuner/engines/server/probe.py` asks of SGLang. SGLang's Python runs it."""
+"""Answer `tuner/engines/server/probe.py` for SGLang. SGLang's Python runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tuner knows of TensorRT-LLM without its installation. It was never run: no machine here can install it."""
+"""Describe TensorRT-LLM: the facts that the tuner needs without an installation. No server of it was ever run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tuner/engines/server/probe.py` asks of TensorRT-LLM. The Python of `trtllm-serve` runs it.
+"""Answer `tuner/engines/server/probe.py` for TensorRT-LLM. The Python of `trtllm-serve` runs it.
 
 Options are those of the LLM API, under the names of `tuner.engines.tensorrt_llm.options`.
 """

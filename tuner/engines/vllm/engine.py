@@ -28,7 +28,6 @@ from tuner.engines.server.running_server import (
     GeneratorServer,
     Readings,
     RunningServer,
-    StartedProcess,
 )
 from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokenizer_of
 from tuner.engines.server.traffic import Job, PlainJob, PromptTools, ResultError
@@ -48,6 +47,7 @@ from tuner.engines.vllm.toolbox import (
 )
 from tuner.errors import TrialFailed
 from tuner.processes.ports import PortLease, lease_port
+from tuner.processes.readiness import StartedProcess
 from tuner.processes.supervisor import ServerProcess
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop, SingleWorkload

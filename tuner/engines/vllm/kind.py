@@ -1,4 +1,4 @@
-"""What the tuner knows of vLLM without its installation."""
+"""Describe vLLM: the facts that the tuner needs without an installation."""
 
 from __future__ import annotations
 

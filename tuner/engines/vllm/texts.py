@@ -1,4 +1,4 @@
-"""What vLLM 0.15 to 0.32 writes: the failures and facts of its log, and the names of its metrics.
+"""Read what vLLM 0.15 to 0.32 writes: the failures and facts of its log, and the names of its metrics.
 
 Other servers with an OpenAI-compatible API have metrics of the same names.
 """

@@ -1,4 +1,4 @@
-"""What `tuner/engines/server/probe.py` asks of vLLM. vLLM's Python runs it, and it does not import vLLM."""
+"""Answer `tuner/engines/server/probe.py` for vLLM. vLLM's Python runs it, and it does not import vLLM."""
 
 from __future__ import annotations
 
