@@ -34,7 +34,7 @@ from search_spaces import Context, ResolvedSpace, hardware_named, load_space
 from storage import normalise_url, open_store
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
-from tuner.engines.vllm.toolbox import version_of
+from tuner.engines.vllm.toolbox import installation
 from tuner.settings.study import StudySettings
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.builder import build_spec
@@ -181,7 +181,7 @@ def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
         CLOSED_LOOP, study=STUDY_NAME, model=str(model), space="cpu", server_arguments=SERVER_FLAGS, search_load=1.0
     )
     devices = find_devices(1)
-    info = EngineInfo("vllm", version_of(vllm, folder / "home"), str(vllm), None, Provenance.MEASURED)
+    info = EngineInfo("vllm", installation(vllm, folder / "home").version, str(vllm), None, Provenance.MEASURED)
     return build_spec(plan_study(settings, on_cpu=not devices.gpus), info, devices.profile, folder)
 
 

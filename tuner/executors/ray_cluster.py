@@ -25,7 +25,7 @@ from search_spaces import HardwareProfile
 from search_spaces.units import GIB
 from storage.errors import first_line
 from tuner import __version__, gpu
-from tuner.engines.vllm.toolbox import find_executable, version_of
+from tuner.engines.vllm.toolbox import find_executable, installation
 from tuner.errors import InfrastructureError, SettingError, UserError
 from tuner.executors.ray_start import join_cluster
 from tuner.transport import Unreached, explained
@@ -75,7 +75,7 @@ def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFac
     executable = version = problem = None
     try:
         executable = os.fspath(find_executable(vllm))
-        version = version_of(Path(executable), home) if with_version else None
+        version = installation(Path(executable), home).version if with_version else None
     except UserError as error:
         problem = str(error)
     devices = gpu.devices()

@@ -11,8 +11,9 @@ from itertools import pairwise
 from records.trials import Provenance
 from search_spaces.render import gpus_of, instances_of
 from search_spaces.schema import VLLM
+from search_spaces.yaml_file import plain_yaml
 from tuner.engines.kind import Program
-from tuner.engines.tensorrt_llm.options import options_text, split_options
+from tuner.engines.tensorrt_llm.options import split_options
 from tuner.engines.vllm.instances import VISIBLE
 from tuner.engines.vllm.kind import INSTANCES, VLLM_VARIABLE
 from tuner.engines.vllm.kind import PROGRAM as VLLM_PROGRAM
@@ -150,7 +151,7 @@ class ServeScript:
     @property
     def options(self) -> str | None:
         """The content of the file of options; None for a program that reads none."""
-        return options_text(split_options(self.server_words)[1]) if self.program.options else None
+        return plain_yaml(split_options(self.server_words)[1]) if self.program.options else None
 
     @property
     def variables(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from records.trials import Failure, FailureKind, Phase, ServerFacts
+from search_spaces.yaml_file import plain_yaml
 from tuner.engines.base import EngineSettings
 from tuner.engines.server import failures
 from tuner.engines.server.devices import worker_devices
@@ -24,7 +25,7 @@ from tuner.engines.server.python_engine import PythonEngine, PythonInstallation,
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, find_tokenizer, ordinary_tokens
 from tuner.engines.tensorrt_llm.kind import TENSORRT_LLM
-from tuner.engines.tensorrt_llm.options import FILE_FLAG, METRICS_OPTIONS, options_text, split_options
+from tuner.engines.tensorrt_llm.options import FILE_FLAG, METRICS_OPTIONS, split_options
 from tuner.errors import SettingError, UserError
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, TrialSpec
@@ -223,7 +224,7 @@ class TensorRtLlmEngine(PythonEngine[TensorRtLlmServer]):
         """Write the options to their file, and return the words that name it."""
         words, options = split_options(argv)
         path = artifacts / OPTIONS_FILE
-        path.write_text(options_text(options), encoding="utf-8")
+        path.write_text(plain_yaml(options), encoding="utf-8")
         return (*words, FILE_FLAG, str(path))
 
     def _server(self, spec: TrialSpec, **started: Any) -> TensorRtLlmServer:

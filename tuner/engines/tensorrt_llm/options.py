@@ -8,11 +8,11 @@ one. An option of the file overrides the flag of the same meaning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from search_spaces.yaml_file import YamlError, parse_yaml, plain_yaml
+from search_spaces.yaml_file import YamlError, parse_yaml
 from tuner.errors import SettingError
 from tuner.processes.secrets import referenced
 
@@ -68,11 +68,6 @@ def _set(options: dict[str, Any], flag: str, value: Any) -> None:
     if isinstance(place.get(last), dict) and not isinstance(value, dict):
         raise _refused(flag, f"options within {last} are given, too")
     place[last] = value
-
-
-def options_text(options: Mapping[str, Any]) -> str:
-    """Return the content of the file."""
-    return plain_yaml(options)
 
 
 def check_options(arguments: Sequence[str]) -> None:

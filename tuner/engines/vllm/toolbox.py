@@ -72,11 +72,6 @@ def installation(executable: Path, home: Path) -> PythonInstallation:
     return PythonInstallation(PACKAGE, executable, interpreter, _version_by_command(executable, home), None)
 
 
-def version_of(executable: Path, home: Path) -> str:
-    """Return the version of an installed vLLM; see `installation`."""
-    return installation(executable, home).version
-
-
 def _version_by_command(executable: Path, home: Path) -> str:
     """Return the output of `vllm --version`, from the cache if the executable has not changed."""
     stat = executable.stat()

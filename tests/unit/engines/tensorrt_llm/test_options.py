@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from search_spaces.yaml_file import plain_yaml
 from tuner.engines.command_line import check_server_arguments
-from tuner.engines.tensorrt_llm.options import check_options, options_text, split_options
+from tuner.engines.tensorrt_llm.options import check_options, split_options
 from tuner.errors import SettingError
 
 ENGINE = "tensorrt-llm"
@@ -18,13 +19,13 @@ def test_words_become_nested_options_of_their_types_and_the_last_value_counts() 
     plain, options = split_options((*words, *more))
     assert plain == ("--max_batch_size", "8", "--flag")
     assert options == {"a": {"b": 8, "c": 0.5}, "on": True, "none": None, "sizes": [1, 2], "shift": -1}
-    assert yaml.safe_load(options_text(options)) == options
+    assert yaml.safe_load(plain_yaml(options)) == options
     assert list(options) == ["a", "on", "none", "sizes", "shift"]
 
 
 def test_words_without_options_give_an_empty_file() -> None:
     assert split_options(("--max_batch_size", "8")) == (("--max_batch_size", "8"), {})
-    assert yaml.safe_load(options_text({})) == {}
+    assert yaml.safe_load(plain_yaml({})) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.server.program_engine import interpreter_of
 from tuner.engines.server.python_engine import PythonInstallation
-from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, find_executable, installation, version_of
+from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, find_executable, installation
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"
@@ -108,16 +108,16 @@ def test_another_program_is_run_once_for_its_version(tmp_path: Path) -> None:
     count = tmp_path / "count"
     wrapper = program(tmp_path / "vllm", f"#!/bin/sh\necho x >> {count}\necho INFO noise\necho 0.25.1\n")
     home = tmp_path / "home"
-    assert [version_of(wrapper, home) for _ in range(3)] == ["0.25.1"] * 3
+    assert [installation(wrapper, home).version for _ in range(3)] == ["0.25.1"] * 3
     assert count.read_text() == "x\n"
     program(wrapper, f"#!/bin/sh\necho x >> {count}\necho 0.32.0+cpu\n")
-    assert version_of(wrapper, home) == "0.32.0+cpu"
+    assert installation(wrapper, home).version == "0.32.0+cpu"
 
 
 def test_a_program_without_a_version_is_refused(tmp_path: Path) -> None:
     broken = program(tmp_path / "vllm", "#!/bin/sh\necho No package metadata >&2\nexit 1\n")
     with pytest.raises(UserError, match=r"prints no version \(No package metadata\)"):
-        version_of(broken, tmp_path / "home")
+        installation(broken, tmp_path / "home")
 
 
 def test_the_cache_key_changes_with_the_program(tmp_path: Path) -> None:
