@@ -32,26 +32,13 @@ _MAKES = _words("Norvik Calder Pellano Brightwell Ostera Tamsin Veldt Quarrel Lu
 _QUALITIES = _words(
     "walnut steel folding wireless compact portable adjustable ceramic insulated rechargeable woven oak"
 )
-_GOODS = [
-    "desk lamp",
-    "coffee grinder",
-    "office chair",
-    "bicycle pump",
-    "water bottle",
-    "travel bag",
-    "heater",
-    "keyboard",
-    "bookshelf",
-]
+_GOODS = _phrases(
+    "desk lamp|coffee grinder|office chair|bicycle pump|water bottle|travel bag|heater|keyboard|bookshelf"
+)
 _PARTS = _phrases("hinge|power cable|base plate|lid|handle|battery|screw set|manual|front panel|filter")
-_FAULTS = [
-    "is cracked",
-    "is missing",
-    "does not fit",
-    "makes a loud noise",
-    "came loose after two days",
-    "has the wrong colour",
-]
+_FAULTS = _phrases(
+    "is cracked|is missing|does not fit|makes a loud noise|came loose after two days|has the wrong colour"
+)
 _DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday")
 
 _ASKED = (
