@@ -23,7 +23,7 @@ from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.study.specification.configurations import (
     BASELINE_LABEL,
     are_flags,
-    enqueued_values,
+    configuration_of,
     read_baseline,
     read_enqueued,
 )
@@ -152,7 +152,7 @@ def _resolve_one(
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.baseline is not None and not are_flags(settings.baseline):
         named.append(("baseline", settings.baseline))
-    wanted = {*stored, *(name for field, text in named for name in enqueued_values(plan.space, field, text))}
+    wanted = {*stored, *(name for field, text in named for name in configuration_of(plan.space, field, text))}
     try:
         space = plan.space.resolve(
             context,

@@ -18,10 +18,28 @@ BASELINE_LABEL = "baseline"
 
 def check_configuration(space: Space, field: str, text: str) -> None:
     """Check the name of a configuration, or the names of its parameters, before the space is resolved."""
-    config = _read_json(field, text)
-    if config is None and text not in space.named:
-        raise _unknown_configuration(field, text, space.named)
-    check_parameters(space, field, text, config or {})
+    check_parameters(space, field, text, configuration_of(space, field, text))
+
+
+def configuration_of(space: Space | ResolvedSpace, field: str, text: str) -> Mapping[str, ParameterValue]:
+    """Return a configuration, by its name in the space or as JSON such as `{"max_num_seqs": 64}`.
+
+    Raises:
+        SettingError: about the setting `field`, for a name that the space does not have, and for no valid JSON.
+    """
+    if not text.lstrip().startswith("{"):
+        if text not in space.named:
+            known = ", ".join(space.named) or "none for this space and hardware"
+            raise SettingError(field, text, f"no configuration has this name; known: {known}")
+        return space.named[text].config
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "too large"
+        rule = f"not valid JSON ({reason})"
+        raise SettingError(field, text, rule, 'write for example {"max_num_seqs": 64}') from None
+    assert isinstance(config, dict)
+    return config
 
 
 def check_parameters(space: Space, field: str, value: str, names: Iterable[str]) -> None:
@@ -33,45 +51,17 @@ def check_parameters(space: Space, field: str, value: str, names: Iterable[str])
             raise SettingError(field, value, f"space {space.name!r} has no parameter {name!r}", hint)
 
 
-def _read_json(field: str, text: str) -> dict[str, ParameterValue] | None:
-    """Return a configuration that is written as JSON, such as `{"max_num_seqs": 64}`; None for a name."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "too large"
-        rule = f"not valid JSON ({reason})"
-        raise SettingError(field, text, rule, 'write for example {"max_num_seqs": 64}') from None
-    assert isinstance(config, dict)
-    return config
-
-
-def enqueued_values(space: Space, field: str, text: str) -> Mapping[str, ParameterValue]:
-    """Return the values of a configuration, by its name in the space or as JSON."""
-    config = _read_json(field, text)
-    return space.named[text].config if config is None else config
-
-
-def _unknown_configuration(field: str, name: str, named: Iterable[str]) -> SettingError:
-    known = ", ".join(named) or "none for this space and hardware"
-    return SettingError(field, name, f"no configuration has this name; known: {known}")
-
-
 def read_enqueued(space: ResolvedSpace, field: str, text: str) -> Enqueued:
     """Return a configuration, by its name in the space or as JSON.
 
     Raises:
         SettingError: about the setting `field`, for a configuration that is not in the space.
     """
-    config = _read_json(field, text)
-    if config is None and text not in space.named:
-        reasons = [each.reason for each in space.dropped if each.parameter == f"named:{text}"]
-        if reasons:
-            raise SettingError(field, text, as_text(reasons[0]))
-        raise _unknown_configuration(field, text, space.named)
+    reason = next((each.reason for each in space.dropped if each.parameter == f"named:{text}"), None)
+    if reason is not None:
+        raise SettingError(field, text, as_text(reason))
     try:
-        return Enqueued(text, space.complete(space.named[text].config if config is None else config))
+        return Enqueued(text, space.complete(configuration_of(space, field, text)))
     except SpaceError as error:
         raise SettingError(field, text, str(error)) from None
 
