@@ -61,18 +61,8 @@ def memory_need(
                                 (the MLP's only if the weights are known)
         + graphs                1 MiB for each captured size
 
-    Devices that share a model divide all but the graphs. A server needs more than this: workspaces, fragmentation,
-    libraries, graph pools, and what each of several devices has a copy of are left out.
-
-    Args:
-        model: the shape of the model.
-        weight_bits: bits of a weight in a linear layer.
-        kv_bits: bits of a number in the KV cache.
-        max_model_len: tokens of the longest request.
-        max_num_batched_tokens: tokens in a step at most.
-        max_num_seqs: sequences in a step at most.
-        captured_sizes: number of CUDA graph sizes.
-        shards: devices that share the model.
+    The `shards`, devices that share a model, divide all but the graphs. A server needs more than this: workspaces,
+    fragmentation, libraries, graph pools, and what each of several devices has a copy of are left out.
     """
     known = model.has_known_weights
     mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES if known else 0

@@ -207,14 +207,9 @@ def gpus_of(argv: Sequence[str]) -> int:
 
 
 def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
-    """Return over how many nodes a server spreads: the fewest that hold an equal part of its GPUs.
+    """Return over how many nodes a server spreads: the fewest with `each` GPUs that hold an equal part.
 
     If no number of nodes fits, it is `nodes`.
-
-    Args:
-        argv: its arguments.
-        each: GPUs of one node.
-        nodes: the largest number.
     """
     needed = gpus_of(argv)
     return next((n for n in range(1, nodes + 1) if needed % n == 0 and needed // n <= each), nodes)

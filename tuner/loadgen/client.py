@@ -252,10 +252,7 @@ class RequestSender:
     async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> None:
         """Send a request and store its record, also when cancelled; failures of the server raise no exception.
 
-        Args:
-            request: the request.
-            body: its encoded body.
-            give_up_s: when the request times out, in seconds since the run began.
+        It times out `give_up_s` seconds after the run began.
         """
         sent, pieces = self._elapsed(), list[Piece]()
         status, error = RequestStatus.COMPLETED, None

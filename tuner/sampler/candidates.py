@@ -82,12 +82,7 @@ class CandidateTrial:
 
 
 class CandidateSpace:
-    """The space that candidates are drawn from.
-
-    Args:
-        define: the define-by-run search space; without one, the parameters of the study's trials.
-        is_allowed: returns whether a configuration breaks no rule.
-    """
+    """The space that candidates are drawn from: `define`, or else the parameters of the study's trials."""
 
     def __init__(self, define: DefineByRun | None, is_allowed: Callable[[Params], bool] | None = None) -> None:
         self._define = define

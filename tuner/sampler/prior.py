@@ -44,13 +44,10 @@ Prior: TypeAlias = Callable[[Params], Prediction | None]
 
 
 class PriorCache:
-    """Predictions of configurations, each computed once.
+    """Predictions of configurations, each computed once; without a prior, nothing is predicted.
 
     Rows of prior means have the shape (configurations, objectives + constraints + 1): gains of the objectives,
     compressed violations, and the probability of failure.
-
-    Args:
-        prior: computes predictions; None: nothing is predicted.
     """
 
     def __init__(self, prior: Prior | None) -> None:

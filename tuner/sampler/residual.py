@@ -135,10 +135,7 @@ class ResidualSampler(BaseSampler):
     def with_seed(self, seed: int, hidden: Sequence[Params] = ()) -> ResidualSampler:
         """Return a sampler with other draws that shares the predictions of this one.
 
-        Args:
-            seed: of the draws.
-            hidden: configurations of trials that the study does not contain; they count as finished trials and are not
-                proposed again.
+        Configurations that the study hides count as finished trials and are not proposed again.
         """
         other = copy.copy(self)
         other._seed, other._independent, other._hidden = seed, RandomSampler(seed=seed), hidden
@@ -150,11 +147,8 @@ class ResidualSampler(BaseSampler):
     ) -> None:
         """Start to compute the predictions that the next suggestion uses, in a thread. Does nothing without a prior.
 
-        To be called while a trial runs. The next suggestion computes missing predictions in its own thread.
-
-        Args:
-            directions: of the objectives.
-            configs: further configurations to predict: trials that this sampler did not suggest.
+        To be called while a trial runs; `configs` are trials that this sampler did not suggest. The next suggestion
+        computes missing predictions in its own thread.
         """
         self._background.enqueue(configs)
         self._background.start(directions)

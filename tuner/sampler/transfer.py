@@ -87,8 +87,7 @@ class Transfer:
     def best(self, scales: Sequence[ObjectiveScale]) -> list[Params]:
         """Return the feasible configurations of all source studies, the highest score in its own study first.
 
-        Args:
-            scales: of the objectives; their references are replaced by those of the source studies.
+        The references of the scales are replaced by those of the source studies.
         """
         ranked: list[tuple[float, int, Params]] = []
         for history in [each.history for each in self._sources]:

@@ -44,10 +44,7 @@ def flag_effect_lines(
 ) -> list[str]:
     """Return a title, a line for each flag with a measurable effect, and a line with the other flags.
 
-    Args:
-        effects: see `StudyRecord.flag_effects`; without any, there are no lines.
-        records: all trials of the study.
-        together: the effect of all flags, see `effect_together`; shown where no single flag has a measurable one.
+    The effect of all flags together is shown where no single flag has a measurable one.
     """
     if not effects:
         return []

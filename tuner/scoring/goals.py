@@ -162,10 +162,6 @@ def log_values(objective: Objective, values: Sequence[float | None]) -> list[flo
     """Return the logarithm of each value, negated where lower is better; None for a value that cannot be compared.
 
     The difference between two results is the logarithm of an improvement.
-
-    Args:
-        objective: its direction says what is better.
-        values: of its metric, in the metric's unit; all that are compared with each other.
     """
     comparable = _comparable(objective, values)
     sign = 1.0 if objective.direction is Direction.MAXIMIZE else -1.0
@@ -246,13 +242,7 @@ fails."""
 
 @dataclass(frozen=True)
 class Goals:
-    """The goals of a study.
-
-    Args:
-        objectives: what the study optimises.
-        slos: the constraints.
-        scored: the objectives that the score weighs; the success rate is one of them in every study.
-    """
+    """The goals of a study; the success rate is one of the objectives that are `scored` in every study."""
 
     objectives: tuple[Objective, ...]
     slos: tuple[Slo, ...]

@@ -29,13 +29,7 @@ from tuner.scoring.goals import Goals, log_scores
 
 @dataclass(frozen=True)
 class Rounds:
-    """The finished measurements of one confirmation.
-
-    Args:
-        goals: objectives, SLOs and weights.
-        numbers: the rounds in which at least one finalist was measured, ascending.
-        cells: the measurements by trial number and round.
-    """
+    """The finished measurements of one confirmation: its rounds, ascending, and `cells` by trial number and round."""
 
     goals: Goals
     numbers: tuple[int, ...]

@@ -222,17 +222,9 @@ def measured_effects(
     without: Mapping[str, TrialRecord],
     defaults: Mapping[str, ParameterValue],
 ) -> list[FlagEffect]:
-    """Return the effect of each flag that was left out, the largest first; see `FlagEffect`.
+    """Return the effect of each flag that was left out, the largest first; none with a single round.
 
-    Args:
-        rounds: of the study.
-        winner: the winner.
-        without: by the flag's name, the configuration that lacks it, of those that failed and missed an SLO in no
-            round.
-        defaults: the engine's values.
-
-    Returns:
-        The effects; none with a single round, which gives no interval.
+    The configurations `without` a flag failed and missed an SLO in no round.
     """
     effects = []
     for name, record in without.items():

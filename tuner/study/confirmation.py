@@ -63,15 +63,9 @@ class Confirmation:
         label: str | None = None,
         goals: Goals | None = None,
     ) -> None:
-        """Plan the rounds.
+        """Plan the rounds, of which `slots` run at the same time.
 
-        Args:
-            spec: the study.
-            store: with its trials.
-            finalists: what is measured.
-            slots: number of rounds that run at the same time.
-            label: of the confirmation; None for one by its finalists.
-            goals: whose SLOs disqualify a finalist; None for the study's.
+        The label is by default made from the finalists, and the goals, whose SLOs disqualify one, are the study's.
         """
         self._spec, self._store, self._slots = spec, store, slots
         self._goals = goals or spec.goals

@@ -100,9 +100,7 @@ class Loop:
     def run(self, source: TrialSource, time_is_up: Callable[[], bool]) -> RunEnding:
         """Run until the source is exhausted or something ends the run.
 
-        Args:
-            source: provides the trials.
-            time_is_up: called between trials; once it returns True, no trial starts and running ones may end.
+        Once `time_is_up` returns True, no trial starts and running ones may end.
         """
         ending = self._defaults_failed() or RunEnding.DONE
         cancel_at, was_cut = math.inf, False
@@ -253,9 +251,6 @@ class Loop:
         """Return the metrics of the reference, or of the first successful trial if there is none.
 
         The reference is the user's baseline, or the defaults where it is not given or failed.
-
-        Args:
-            of_rounds: whether to use measurements of rounds, which then have another workload than the search.
         """
         every = self._store.trials(self._spec.name, finished=True)
         if self._spec.baseline is not None and not any(r.kind is TrialKind.CURRENT for r in every):

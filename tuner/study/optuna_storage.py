@@ -118,12 +118,9 @@ class OptunaStorage:
         return self.run(lambda _: self.study.get_trials(deepcopy=False))
 
     def add(self, trial: FrozenTrial, before: int) -> int:
-        """Store a new trial in one transaction and return its number.
+        """Store a new trial, which has `before` trials before it, in one transaction and return its number.
 
-        Args:
-            trial: its state, parameters and attributes.
-            before: number of trials that the study has. If an earlier try lost its connection, a trial after them with
-                the same content is that one.
+        If an earlier try lost its connection, a later trial with the same content is that one.
         """
 
         def once(again: bool) -> int:
@@ -144,12 +141,9 @@ class OptunaStorage:
         return self.run(once)
 
     def end(self, number: int, end: Callable[[Trial], None]) -> None:
-        """End a running trial.
+        """End a running trial by a function that writes its attributes, then its state.
 
-        Args:
-            number: the trial's.
-            end: writes its attributes, then its state. It runs again if the connection was lost before the state was
-                written.
+        The function runs again if the connection was lost before the state was written.
         """
 
         def once(again: bool) -> None:

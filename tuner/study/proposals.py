@@ -159,11 +159,7 @@ class Proposals:
 
 
 class _PathTrial(ValueTrial):
-    """A trial that follows a path of indices and records how many values each parameter has.
-
-    Args:
-        path: index of the value of each parameter, in the order of suggestion; 0 beyond its end.
-    """
+    """A trial that follows a path of indices, 0 beyond its end, and records how many values each parameter has."""
 
     def __init__(self, path: Sequence[int]) -> None:
         self._path = path

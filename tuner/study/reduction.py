@@ -210,16 +210,8 @@ def fits(
 ) -> bool:
     """Return whether the rounds of a group are within what all rounds may take: as many as the search had trials.
 
+    `given` are further configurations that take part, and later rounds are left for `reserve` configurations.
     Measurements of these rounds and of later ones do not count: a continued study decides as before.
-
-    Args:
-        space: the search space.
-        records: every trial of the study.
-        group: trials that take part, by number.
-        given: further configurations that take part.
-        rounds: number of rounds.
-        label: name of the rounds; None for that of a group of its own.
-        reserve: configurations for which later rounds are left.
     """
     measured = measured_of(space, records, given)
     every = {**group, **{record.number: record for record in measured if record.state == "ok"}}

@@ -34,15 +34,10 @@ _LEAST_MEASURED = 2
 
 @dataclass
 class SourceStudy:
-    """A source study.
+    """A source study, whose trials `predict` predicts; None if the simulator cannot.
 
-    Args:
-        study: its name.
-        predict: predicts its trials; None if the simulator cannot.
-        history: its trials in the search space of the new study, the defaults first.
-        measured: the records of `history.measured`.
-        failed: the records of `history.failed`.
-        outside: number of its trials that lie outside the new search space.
+    `history` has its trials in the search space of the new study, the defaults first; `outside` counts the others.
+    `measured` and `failed` are the records of those parts of the history.
     """
 
     study: str

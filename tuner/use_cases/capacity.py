@@ -60,12 +60,7 @@ class CapacityObserver(Protocol):
 
 
 def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: threading.Event) -> CapacityResult:
-    """Search the highest request rate at which every SLO holds, on one server.
-
-    Args:
-        settings: those of a study; `output` is the folder of searches, in which this one gets a new subfolder.
-        observer: receives the events.
-        stop: when set, the search ends and the server is stopped.
+    """Search the highest request rate at which every SLO holds, on one server; `output` gets a subfolder of its own.
 
     Raises:
         UserError: for a setting that cannot work.

@@ -103,15 +103,7 @@ def group_name(name: str, gpus: int, nodes: int = 1) -> str:
 
 
 def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place: str, spread: int = 1) -> int:
-    """Return the number of workers.
-
-    Args:
-        workers: as many as are asked for; None: as many as the GPUs allow.
-        nodes: GPUs of each node.
-        gpus_per_trial: GPUs of each worker.
-        place: of the GPUs, for messages.
-        spread: nodes of each worker.
-    """
+    """Return the number of workers, each spread over so many nodes; messages name the place of the GPUs."""
     if len(nodes) < spread:
         rule = f"{place} has {_counted(len(nodes), 'node')} with GPUs, and a trial needs {spread}"
         raise SettingError("nodes_per_trial", spread, rule, "lower it, or add nodes to the cluster")

@@ -29,11 +29,7 @@ def database_url(storage: str | None) -> str:
 
 
 def storage_url(storage: str | None, create: bool) -> str:
-    """Return the database's URL, see `database_url`.
-
-    Args:
-        storage: a file or an SQLAlchemy URL; None: the default database.
-        create: whether to create the default folder. If False, a SQLite file must exist.
+    """Return the database's URL, see `database_url`; without `create`, a SQLite file must exist.
 
     Raises:
         SettingError: when there is no database to read.

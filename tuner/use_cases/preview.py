@@ -241,14 +241,10 @@ class StudyPreview:
 
 
 def preview(settings: StudySettings, kind: str | None) -> StudyPreview:
-    """Return what a study would search, and its predicted defaults.
+    """Return what a study on devices of a kind, None for a simulated one, would search, and its predicted defaults.
 
     A study that measures is shown for the vLLM that the simulator has for its card: the installed one may differ, and
     then also what it offers.
-
-    Args:
-        settings: of the study, with paths of files.
-        kind: key of the devices, such as `h200` or `cpu`; None: the study is simulated.
 
     Raises:
         UserError: for a setting that cannot work.

@@ -169,12 +169,7 @@ class Simulation:
 
 
 def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1) -> Simulation:
-    """Predict one configuration.
-
-    Args:
-        settings: server, workload and card; the preset provides those that are not given. `seed` is the workload's.
-        noise: whether the prediction differs from the expected value as a measured run does.
-        instances: number of equal servers.
+    """Predict one configuration on equal servers; with noise, as a measured run differs from the expected value.
 
     Raises:
         UserError: for a setting that cannot work, or a configuration that vLLM would refuse to serve.

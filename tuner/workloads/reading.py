@@ -69,13 +69,7 @@ Value = TypeVar("Value")
 
 
 def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dict[str, Any]], Any]) -> Model:
-    """Return the model that a YAML file describes.
-
-    Args:
-        path: the file.
-        model: the pydantic model.
-        what: the file's name in messages, such as `preset`.
-        prepare: is applied to the file's mapping before the model reads it.
+    """Return the model that a YAML file, after `prepare`, describes; messages call the file `what`.
 
     Raises:
         UserError: with the file, the line or key, and the reason.
@@ -99,10 +93,7 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
 def read_text(path: Path, what: str, form: str) -> str:
     """Return the text of a file, without the mark that spreadsheets write at its beginning.
 
-    Args:
-        path: the file.
-        what: the file's name in messages.
-        form: the expected form, in messages.
+    Messages call the file `what`, and tell the `form` that it should have.
 
     Raises:
         UserError: if it cannot be read, is not a regular file, is larger than `_TEXT_LIMIT`, or is not UTF-8.
@@ -140,13 +131,9 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
-    """Return the value of each line that is not empty.
+    """Return the value of each line that is not empty, see `read_text`.
 
-    Args:
-        path: the file.
-        what: the file's name in messages.
-        form: the expected form, in messages.
-        parse: returns the value of a line, given the values before it; raises ValueError with the reason.
+    `parse` gets a line and the values before it, and raises a ValueError with the reason.
 
     Raises:
         UserError: with file and line, if the file cannot be read, is empty, or `parse` refuses a line.

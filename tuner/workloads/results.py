@@ -85,10 +85,7 @@ class RequestRecord:
         """Return `ttft`, `tpot` and `e2el` in ms, each if it is known.
 
         TTFT and E2EL count from the intended start. This corrects for coordinated omission (Tene): a client that sends
-        late would otherwise hide the wait.
-
-        Args:
-            since_sent: count from sending instead, as an uncorrected client does.
+        late would otherwise hide the wait, as latencies `since_sent` do.
         """
         begin = self.sent_s if since_sent else self.intended_s
         if begin is None or self.first_token_s is None:
@@ -122,14 +119,10 @@ _MIN_STABLE_REQUESTS = 20
 
 
 def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window | None:
-    """Return the stable middle of a run; None if the run is too short for one.
+    """Return the stable middle of a run; None if the run is too short for one. `users` is None for an open loop.
 
     In a closed loop, it lasts from the time at which every user has a request in flight until the last request is sent.
     In an open loop, it leaves out the first and the last tenth of the time in which requests are due.
-
-    Args:
-        records: one for each offered request.
-        users: users of a closed loop; None for an open loop.
     """
     offered = list(records)
     starts = sorted(record.intended_s for record in offered if record.intended_s is not None)
