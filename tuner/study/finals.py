@@ -44,6 +44,7 @@ from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.reduction import (
+    Ablation,
     GivenConfiguration,
     GivenTrials,
     fits,
@@ -112,7 +113,7 @@ class Finals(_Stages):
 
     def run(self) -> tuple[RunEnding, Conclusion | None]:
         """Run every stage; the time limit ends the stages after the first rounds, not the conclusion."""
-        finalists = self._beside_reference(self.nominated(self._spec.confirmation.finalists))
+        finalists = self._beside_reference(self._nominated(self._spec.confirmation.finalists))
         if not self._can_confirm(finalists):
             return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
         first = self._confirm(finalists)
@@ -128,12 +129,19 @@ class Finals(_Stages):
         conclusion = with_earlier_winner(final.conclusion, leader, first.conclusion.rounds, final.group)
         return RunEnding.DONE, self._stored(conclusion, final.group, effects)
 
-    def nominated(self, count: int) -> list[TrialRecord]:
+    def _nominated(self, count: int) -> list[TrialRecord]:
         """Return the best trials of the search, best first.
 
         Trials of an earlier reduction have no influence, so that a continued study has the same finalists.
         """
         return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()), tuple(self._spec.engines))
+
+    def ablate(self) -> RunEnding:
+        """Measure the best configuration of the search with each of its flags reset to its default."""
+        source = Ablation(self._spec, self._store, self._optuna_study, next(iter(self._nominated(1)), None))
+        if source.planned:
+            self._observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
+        return self._loop.run(source, self._time_limit.ends_search)
 
     def _reduced(self, after: int = -1) -> set[int]:
         """Return the numbers of the reduced configurations above a number."""

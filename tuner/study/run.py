@@ -21,7 +21,6 @@ from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
-from tuner.study.reduction import Ablation
 from tuner.study.simulator_prior import simulator_prior
 from tuner.study.source_studies import SourceStudy
 from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
@@ -94,10 +93,12 @@ def run_study(
     clock: Clock | None = None,
     sources: Sequence[SourceStudy] = (),
 ) -> RunResult:
-    """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
+    """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped.
+
+    There is no conclusion if a stage is interrupted or its trials keep failing.
+    """
     clock = clock or RealClock()
-    began = clock.monotonic()
-    slots = executor.slots
+    began, slots = clock.monotonic(), executor.slots
     with closing(_optuna_study(spec, engine, sources, storage_url, store)) as optuna_study:
         for source in sources:
             observer.note(str(source))
@@ -107,61 +108,28 @@ def run_study(
         time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer, wishes)
         finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
         nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
-        run = _Run(spec, budget, store, optuna_study, proposals, loop, observer, time_limit, finals, nearest)
-        return run.complete()
 
+        def stopped(ending: RunEnding) -> RunResult:
+            return RunResult(ending, proposals.space_exhausted, proposals.converged, loop.reason, None)
 
-@dataclass(frozen=True)
-class _Run:
-    """The stages of one run of a study."""
-
-    spec: StudySpec
-    budget: Budget
-    store: Store
-    optuna_study: OptunaStudy
-    proposals: Proposals
-    loop: Loop
-    observer: StudyObserver
-    time_limit: TimeLimit
-    finals: Finals
-    nearest: NearestFinals
-
-    def complete(self) -> RunResult:
-        """Run every stage; without a conclusion if a stage is interrupted or its trials keep failing."""
-        ending = self._search()
+        observer.stage(StagePlan(Stage.SEARCH, budget.trials))
+        ending = loop.run(proposals, time_limit.ends_search)
         if ending in WITHOUT_CONCLUSION:
-            return self._stopped(ending)
-        if self.time_limit.wishes.pause.is_set():
-            return self._stopped(RunEnding.INTERRUPTED)
-        if self.budget.ablate and ending is not RunEnding.TIMEOUT:
-            ablation = self._ablate()
+            return stopped(ending)
+        if wishes.pause.is_set():
+            return stopped(RunEnding.INTERRUPTED)
+        if budget.ablate and ending is not RunEnding.TIMEOUT:
+            ablation = finals.ablate()
             if ablation in WITHOUT_CONCLUSION:
-                return self._stopped(ablation)
-        ended, conclusion = self.finals.run()
-        if self.time_limit.wishes.pause.is_set():
-            return self._stopped(RunEnding.INTERRUPTED)
+                return stopped(ablation)
+        ended, conclusion = finals.run()
+        if wishes.pause.is_set():
+            return stopped(RunEnding.INTERRUPTED)
         if conclusion is not None and conclusion.winner is None:
-            ended, conclusion = self.nearest.run(conclusion)
+            ended, conclusion = nearest.run(conclusion)
         if conclusion is None:
-            return self._stopped(ended)
-        return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, None, conclusion)
-
-    def _stopped(self, ending: RunEnding) -> RunResult:
-        """Return the result of a run without a conclusion."""
-        return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, self.loop.reason, None)
-
-    def _search(self) -> RunEnding:
-        """Run the trials of the search."""
-        self.observer.stage(StagePlan(Stage.SEARCH, self.budget.trials))
-        return self.loop.run(self.proposals, self.time_limit.ends_search)
-
-    def _ablate(self) -> RunEnding:
-        """Measure the best configuration of the search with each of its flags reset to its default."""
-        best = next(iter(self.finals.nominated(1)), None)
-        source = Ablation(self.spec, self.store, self.optuna_study, best)
-        if source.planned:
-            self.observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
-        return self.loop.run(source, self.time_limit.ends_search)
+            return stopped(ended)
+        return RunResult(ending, proposals.space_exhausted, proposals.converged, None, conclusion)
 
 
 def _optuna_study(
