@@ -281,24 +281,16 @@ class Space:
         self.name = name
         self.engine = engine
         self.description = description
-        self._parameters = dict(parameters)
+        self.specs: Mapping[str, ParameterSpec] = dict(parameters)
+        """The declarations of all parameters by their names, in order."""
         self._rules = rules
-        self._named = {key: NamedConfig(key, dict(spec.config), spec.note, spec.source) for key, spec in named.items()}
+        self.named = {key: NamedConfig(key, dict(spec.config), spec.note, spec.source) for key, spec in named.items()}
+        """Every declared configuration by its name, whether or not a context allows it."""
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """The names of all declared parameters, in order."""
-        return tuple(self._parameters)
-
-    @property
-    def specs(self) -> Mapping[str, ParameterSpec]:
-        """The declarations of all parameters by their names."""
-        return self._parameters
-
-    @property
-    def named(self) -> Mapping[str, NamedConfig]:
-        """Every declared configuration by its name, whether or not a context allows it."""
-        return self._named
+        return tuple(self.specs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters and rules as plain JSON, without prose and without named configurations.
@@ -308,7 +300,7 @@ class Space:
         """
         parameters = {
             name: _without_prose(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OFFERED))
-            for name, spec in self._parameters.items()
+            for name, spec in self.specs.items()
         }
         rules = {rule.name: rule.forbid for rule in self._rules}
         engine = {} if self.engine == VLLM else {"engine": self.engine}
@@ -340,15 +332,15 @@ class Space:
         Raises:
             SpaceError: if `only` has a name that is not a parameter, or a parameter that cannot count without others.
         """
-        fixed = fixed_values(self._parameters, context.base_argv)
-        names = Names(self._parameters, facts_of(context), fixed, {})
+        fixed = fixed_values(self.specs, context.base_argv)
+        names = Names(self.specs, facts_of(context), fixed, {})
         if only is not None:
             self._check_only(only, names)
         wanted = {*wanted, *(only or ())}
         parameters: list[Parameter] = []
         possible: list[Parameter] = []
         dropped: list[Dropped] = []
-        for name, spec in self._parameters.items():
+        for name, spec in self.specs.items():
             if only is not None and name not in only:
                 continue
             reason = _parameter_reason(spec, context, names, keep_answers, name in fixed)
@@ -391,7 +383,7 @@ class Space:
         facts = facts_of(context)
         for values in product(*(other.values for other in parents)):
             chosen = dict(zip((other.name for other in parents), values, strict=True))
-            lookup = Names(self._parameters, facts, fixed, chosen).lookup
+            lookup = Names(self.specs, facts, fixed, chosen).lookup
             if parsed(parameter.spec.when).holds(lookup) is not False:
                 return True
         return False
@@ -407,13 +399,11 @@ class Space:
         def build(
             parameters: tuple[Parameter, ...], dropped: list[Dropped], named: Mapping[str, NamedConfig]
         ) -> ResolvedSpace:
-            return ResolvedSpace(
-                self.name, context, parameters, tuple(dropped), named, self._parameters, self._rules, fixed
-            )
+            return ResolvedSpace(self.name, context, parameters, tuple(dropped), named, self.specs, self._rules, fixed)
 
         without_named = build(possible, dropped, {})
         kept: dict[str, NamedConfig] = {}
-        for name, named in self._named.items():
+        for name, named in self.named.items():
             try:
                 without_named.complete(named.config)
             except SpaceError as error:
@@ -424,7 +414,7 @@ class Space:
 
     def engine_default(self, name: str, context: Context) -> ParameterValue:
         """Return the engine's own default of a declared parameter; None if it is not known."""
-        return Names(self._parameters, facts_of(context), {}, {}).default(name)
+        return Names(self.specs, facts_of(context), {}, {}).default(name)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
@@ -434,7 +424,7 @@ class Space:
     @property
     def choices(self) -> list[ChoiceSpec]:
         """The declared choices of all parameters."""
-        return [choice for spec in self._parameters.values() for choice in spec.choices]
+        return [choice for spec in self.specs.values() for choice in spec.choices]
 
     def check_named(self, config: Mapping[str, ParameterValue]) -> None:
         """Check a named configuration against the declared space, without a context.
@@ -443,15 +433,15 @@ class Space:
             SpaceError: if a name or a value is not in the space, or a condition does not hold.
         """
         any_context = Context(HardwareProfile("any", "any", "nvidia", None, None, None))
-        everything = tuple(Parameter(name, spec, full_choices(spec)) for name, spec in self._parameters.items())
-        ResolvedSpace(self.name, any_context, everything, (), {}, self._parameters, self._rules, {}).complete(config)
+        everything = tuple(Parameter(name, spec, full_choices(spec)) for name, spec in self.specs.items())
+        ResolvedSpace(self.name, any_context, everything, (), {}, self.specs, self._rules, {}).complete(config)
 
     def _check_only(self, only: Collection[str], names: Names) -> None:
         for name in sorted(only):
-            if name not in self._parameters:
-                raise SpaceError(f"space {self.name!r} has no parameter {name!r}; it has {', '.join(self._parameters)}")
-            when = self._parameters[name].when
-            parents = _parents(when) & set(self._parameters)
+            if name not in self.specs:
+                raise SpaceError(f"space {self.name!r} has no parameter {name!r}; it has {', '.join(self.specs)}")
+            when = self.specs[name].when
+            parents = _parents(when) & set(self.specs)
             if when is not None and not parents & set(only) and parsed(when).holds(names.lookup) is not True:
                 raise SpaceError(f"{name} counts only when {when}; add {', '.join(sorted(parents))} to the selection")
 

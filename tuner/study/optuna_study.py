@@ -128,7 +128,9 @@ class OptunaStudy:
         self._study = self._storage.study
         self._name_objectives()
         if self._residual is not None:
-            earlier = [each for each in shown(self._trials()) if each.params and each.state is not TrialState.FAIL]
+            earlier = [
+                each for each in shown(self._storage.trials()) if each.params and each.state is not TrialState.FAIL
+            ]
             self._residual.start_background_predictions(self._directions, [each.params for each in earlier])
 
     def close(self) -> None:
@@ -146,12 +148,9 @@ class OptunaStudy:
 
         self._storage.run(store_names)
 
-    def _trials(self) -> list[FrozenTrial]:
-        return self._storage.trials()
-
     def ask(self) -> RunningTrial:
         """Return the sampler's next configuration as a running trial."""
-        history = self._trials()
+        history = self._storage.trials()
         trials = shown(history)
         numbers = {trial.number for trial in trials}
         hidden = [each.params for each in history if each.state in _RELEVANT_STATES and each.number not in numbers]
@@ -182,7 +181,7 @@ class OptunaStudy:
         """Return whether the search has converged to `min_gain`, a share of the score; never with TPE, or for 0."""
         if self._residual is None or min_gain <= 0:
             return False
-        return converged([trial.user_attrs.get(MAX_EXPECTED_IMPROVEMENT) for trial in self._trials()], min_gain)
+        return converged([trial.user_attrs.get(MAX_EXPECTED_IMPROVEMENT) for trial in self._storage.trials()], min_gain)
 
     def wait_for_predictions(self) -> None:
         """Wait until the background thread has computed the predictions for the next suggestion."""
@@ -201,7 +200,7 @@ class OptunaStudy:
         model.enqueue_trial(dict(known))
         trial = model.ask()
         self._space.suggest_fixed(trial, known)
-        begun = self._begin(len(self._trials()), trial, config)
+        begun = self._begin(len(self._storage.trials()), trial, config)
         if self._residual is not None:
             self._residual.start_background_predictions(self._directions, [trial.params])
         return begun
@@ -215,7 +214,7 @@ class OptunaStudy:
 
     def _shown(self, needed: Collection[int], without: Collection[int] = ()) -> list[FrozenTrial]:
         """Return the trials that the sampler uses and those that are needed, less those to leave out."""
-        every = [trial for trial in self._trials() if trial.number not in without]
+        every = [trial for trial in self._storage.trials() if trial.number not in without]
         trials = shown(every)
         missing = {*needed} - {trial.number for trial in trials}
         return [*trials, *(trial for trial in every if trial.number in missing)]
@@ -299,7 +298,7 @@ class OptunaStudy:
 
     def running(self) -> list[int]:
         """Return the numbers of running trials."""
-        return [trial.number for trial in self._trials() if trial.state is TrialState.RUNNING]
+        return [trial.number for trial in self._storage.trials() if trial.state is TrialState.RUNNING]
 
 
 def residual_sampler(

@@ -47,7 +47,7 @@ _BUSY = (408, 429, *range(500, 600))
 """Statuses of a server that is there and cannot answer now."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadSettings:
     """The traffic, the server and the SLOs; exactly one of workloads, preset and study is given.
 
@@ -56,18 +56,18 @@ class LoadSettings:
     """
 
     url: str
-    workloads: tuple[str, ...]
-    preset: str | None
-    study: str | None
-    rate: float | None
-    slos: tuple[str, ...]
     model: str | None
     tokenizers: tuple[str, ...]
     seed: int
     limit_s: float
     vllm: str | None
-    storage: str | None
     output: Path
+    workloads: tuple[str, ...] = ()
+    preset: str | None = None
+    study: str | None = None
+    rate: float | None = None
+    slos: tuple[str, ...] = ()
+    storage: str | None = None
     new_connections: bool = False
 
 

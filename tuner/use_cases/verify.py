@@ -103,16 +103,11 @@ def _repeats(
     load = LoadSettings(
         url=settings.url,
         workloads=_written(sent.traffic, folder),
-        preset=None,
-        study=None,
-        rate=None,
-        slos=(),
         model=name,
         tokenizers=sent.tokenizers,
         seed=sent.first_seed,
         limit_s=sent.limit_s,
         vllm=settings.vllm,
-        storage=None,
         output=folder,
         new_connections=sent.new_connections,
     )
