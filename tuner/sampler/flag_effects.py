@@ -164,10 +164,10 @@ RESAMPLES = 12
 MOST_TRIALS = 300
 """Trials in a sample at most: a random forest of more takes seconds and says the same."""
 
-LEAST_TRIALS = 10
+LEAST_SCORED = 10
 """With fewer trials nothing is said."""
 
-TREES = 16
+IMPORTANCE_TREES = 16
 
 
 def parameter_importance(trials: Sequence[FrozenTrial], seed: int = 0) -> dict[str, tuple[float, float, float]]:
@@ -182,10 +182,10 @@ def parameter_importance(trials: Sequence[FrozenTrial], seed: int = 0) -> dict[s
 
     Returns:
         By parameter, the most important first: the mean share over bootstrap samples of the trials, and the samples'
-        5th and 95th percentile. Empty with fewer than `LEAST_TRIALS` trials, or if all score the same.
+        5th and 95th percentile. Empty with fewer than `LEAST_SCORED` trials, or if all score the same.
     """
     scored = [trial for trial in trials if (trial.user_attrs.get("score") or 0.0) > 0.0]
-    if len(scored) < LEAST_TRIALS or len({trial.user_attrs["score"] for trial in scored}) == 1:
+    if len(scored) < LEAST_SCORED or len({trial.user_attrs["score"] for trial in scored}) == 1:
         return {}
     generator = np.random.default_rng(seed)
     found: dict[str, list[float]] = {}
@@ -214,7 +214,7 @@ def _shares(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float]:
                 for trial, value in zip(trials, values, strict=True)
             ]
         )
-        evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
+        evaluator = optuna.importance.FanovaImportanceEvaluator(n_trees=IMPORTANCE_TREES, seed=seed)
         return {
             name: float(share)
             for name, share in optuna.importance.get_param_importances(study, evaluator=evaluator).items()

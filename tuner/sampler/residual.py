@@ -297,7 +297,7 @@ class ResidualSampler(BaseSampler):
         return replace(suggestion, max_expected_improvement=None) if random_weights else suggestion
 
 
-LEAST_TRIALS = 15
+TRIALS_BEFORE_CONVERGENCE = 15
 """Trials before which no search has converged."""
 SUGGESTIONS_IN_A_ROW = 5
 """Suggestions in a row whose maximum expected improvement has to be small."""
@@ -312,5 +312,5 @@ def converged(max_expected_improvements: Sequence[float | None], min_gain: float
         min_gain: as a share of the score.
     """
     known = [each for each in max_expected_improvements if each is not None]
-    enough = len(max_expected_improvements) >= LEAST_TRIALS and len(known) >= SUGGESTIONS_IN_A_ROW
+    enough = len(max_expected_improvements) >= TRIALS_BEFORE_CONVERGENCE and len(known) >= SUGGESTIONS_IN_A_ROW
     return enough and max(known[-SUGGESTIONS_IN_A_ROW:]) < min_gain

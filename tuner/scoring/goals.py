@@ -82,7 +82,7 @@ _JUST_MISSED = 1e-9
 UNMEASURED = 1.0
 """Violation of an SLO whose metric was not measured."""
 
-LARGEST_VIOLATION = 1e300
+_LARGEST_VIOLATION = 1e300
 """Violations are limited to plus and minus this, so that they are finite for every threshold."""
 
 
@@ -113,7 +113,7 @@ class Slo:
         excess = (value - self.threshold) / (abs(self.threshold) or 1.0)
         if self.op.startswith(">"):
             excess = -excess
-        excess = max(-LARGEST_VIOLATION, min(excess, LARGEST_VIOLATION))
+        excess = max(-_LARGEST_VIOLATION, min(excess, _LARGEST_VIOLATION))
         if self.met(value):
             return min(excess, 0.0)
         return max(excess, _JUST_MISSED)

@@ -157,7 +157,7 @@ def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
     if settings.ray_address is None:
         kinds = devices_by_kind()
     else:
-        found = find_cluster_devices(settings.ray_address, None, settings.vllm, home()).devices
+        found = find_cluster_devices(settings.ray_address, None, settings.vllm, home())
         leave_cluster()
         kind = found.profile.key
         kinds = {kind: tuple(f"{kind}:{index}" for index in range(len(found.names)))}

@@ -33,6 +33,7 @@ class Devices:
         each: GPUs of a worker.
         nodes: over which a worker's GPUs are spread evenly; without GPUs, the machines of a worker.
         idle: GPUs that are left over, too few for a worker.
+        vllm: path of vLLM on the nodes of a cluster; None on this machine.
     """
 
     names: tuple[str, ...]
@@ -42,19 +43,12 @@ class Devices:
     each: int = 1
     idle: int = 0
     nodes: int = 1
+    vllm: str | None = None
 
     @property
     def on_node(self) -> int:
         """GPUs of a worker on each of its nodes."""
         return self.each // self.nodes
-
-
-@dataclass(frozen=True)
-class ClusterDevices:
-    """The devices of a cluster, and the path of vLLM on its nodes."""
-
-    devices: Devices
-    vllm: str
 
 
 def find_devices(workers: int | None, gpus_per_trial: int = 1) -> Devices:
@@ -159,7 +153,7 @@ def _silent(device: gpu.Device) -> UserError:
 
 def find_cluster_devices(
     address: str, workers: int | None, vllm: str | None, home: Path, gpus_per_trial: int = 1, nodes_per_trial: int = 1
-) -> ClusterDevices:
+) -> Devices:
     """Join a cluster and return its devices; leave it on an error.
 
     Ray aborts a process that is still connected when the cluster ends. Nodes without a GPU take no trials if other
@@ -202,7 +196,7 @@ def choose_devices(
     vllm: str | None,
     gpus_per_trial: int = 1,
     nodes_per_trial: int = 1,
-) -> ClusterDevices:
+) -> Devices:
     """Return the devices that a study uses on the nodes of a cluster; see `find_cluster_devices`."""
     with_gpu = [node for node in nodes if node.gpus]
     used = with_gpu or list(nodes)
@@ -210,7 +204,7 @@ def choose_devices(
     executable = used[0].vllm
     assert executable is not None
     if not with_gpu:
-        return ClusterDevices(_without_gpus(len(nodes), workers or 1, nodes_per_trial), executable)
+        return replace(_without_gpus(len(nodes), workers or 1, nodes_per_trial), vllm=executable)
     names = [name for node in with_gpu for name in node.gpus]
     if len(set(names)) > 1:
         kinds = ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names)))
@@ -223,9 +217,16 @@ def choose_devices(
     drivers = tuple(sorted({node.driver for node in with_gpu if node.driver}))
     workers_of = (group_name(names[0], gpus_per_trial, nodes_per_trial),) * count
     idle = len(names) - count * gpus_per_trial if workers is None else 0
-    each, spread = gpus_per_trial, nodes_per_trial
-    devices = Devices(workers_of, profile, gpus=True, drivers=drivers, each=each, idle=idle, nodes=spread)
-    return ClusterDevices(devices, executable)
+    return Devices(
+        workers_of,
+        profile,
+        gpus=True,
+        drivers=drivers,
+        each=gpus_per_trial,
+        idle=idle,
+        nodes=nodes_per_trial,
+        vllm=executable,
+    )
 
 
 def _without_gpus(nodes: int, workers: int, spread: int) -> Devices:

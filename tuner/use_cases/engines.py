@@ -90,8 +90,8 @@ def _engine_of_cluster(choice: StudySettings, address: str, gpus: int) -> tuple[
     refuse_simulation_options(choice.gpu, choice.vllm_version)
     found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, choice.nodes_per_trial)
     # Workers run on other hosts, where this process cannot be the owner of a server.
-    warm, devices = choice.warm_start, found.devices
-    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.on_node), devices
+    warm = choice.warm_start
+    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=found.on_node), found
 
 
 def _check_several(choice: StudySettings) -> None:

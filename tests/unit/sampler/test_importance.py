@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
-from tuner.sampler.flag_effects import LEAST_TRIALS, parameter_importance
+from tuner.sampler.flag_effects import LEAST_SCORED, parameter_importance
 
 SPACE: dict[str, BaseDistribution] = {"strong": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
 
@@ -35,7 +35,7 @@ def test_the_parameter_that_decides_the_score_explains_its_variance() -> None:
 
 
 def test_few_trials_and_equal_scores_say_nothing() -> None:
-    assert parameter_importance(trials(LEAST_TRIALS - 1)) == {}
+    assert parameter_importance(trials(LEAST_SCORED - 1)) == {}
     same = trials(20)
     for each in same:
         each.set_user_attr("score", 1.0)

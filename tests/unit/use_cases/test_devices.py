@@ -41,22 +41,22 @@ SECOND = replace(FIRST, host="b", gpus=("H100",))
 
 def test_one_worker_for_each_gpu_of_every_node() -> None:
     found = choose_devices([HEAD, FIRST, SECOND], None, None)
-    assert found.devices.names == ("H100",) * 3
-    assert found.devices.profile == hardware_named("h100")
-    assert found.devices.gpus
+    assert found.names == ("H100",) * 3
+    assert found.profile == hardware_named("h100")
+    assert found.gpus
     assert found.vllm == "/opt/vllm"
-    assert choose_devices([FIRST, SECOND], 2, None).devices.names == ("H100",) * 2
+    assert choose_devices([FIRST, SECOND], 2, None).names == ("H100",) * 2
 
 
 def test_the_drivers_of_all_nodes_are_known() -> None:
     nodes = [replace(FIRST, driver="580.65"), replace(SECOND, driver="570.1"), replace(SECOND, host="c"), HEAD]
-    assert choose_devices(nodes, None, None).devices.drivers == ("570.1", "580.65")
-    assert choose_devices([FIRST], None, None).devices.drivers == ()
+    assert choose_devices(nodes, None, None).drivers == ("570.1", "580.65")
+    assert choose_devices([FIRST], None, None).drivers == ()
 
 
 def test_a_cluster_without_a_gpu_has_one_worker() -> None:
     found = choose_devices([replace(HEAD, vllm="/opt/vllm", problem=None)], None, None)
-    assert (found.devices.names, found.devices.gpus) == (("cpu",), False)
+    assert (found.names, found.gpus) == (("cpu",), False)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_machine_without_a_gpu_has_its_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_worker_has_its_gpus_on_one_node() -> None:
     found = choose_devices([HEAD, FIRST, SECOND], None, None, gpus_per_trial=2)
-    assert (found.devices.names, found.devices.each, found.devices.idle) == (("2 × H100",), 2, 1)
+    assert (found.names, found.each, found.idle) == (("2 × H100",), 2, 1)
     with pytest.raises(SettingError, match=r"gpus_per_trial=3: the cluster has 2 GPUs on one node, and a trial"):
         choose_devices([FIRST, SECOND], None, None, gpus_per_trial=3)
     with pytest.raises(SettingError, match=r"workers=2: the cluster has 3 GPUs and each worker needs 2; lower it"):
@@ -100,9 +100,9 @@ def test_a_worker_has_its_gpus_on_one_node() -> None:
 def test_a_worker_has_its_gpus_on_several_nodes() -> None:
     third = replace(SECOND, host="c", gpus=("H100",) * 4)
     found = choose_devices([HEAD, FIRST, SECOND, third], None, None, gpus_per_trial=4, nodes_per_trial=2)
-    assert found.devices.names == ("2 nodes of 2 × H100",)  # a and c have two GPUs for it, b has one
-    assert (found.devices.on_node, found.devices.nodes, found.devices.idle) == (2, 2, 3)
-    pairs = choose_devices([FIRST, SECOND, third], None, None, gpus_per_trial=2, nodes_per_trial=2).devices
+    assert found.names == ("2 nodes of 2 × H100",)  # a and c have two GPUs for it, b has one
+    assert (found.on_node, found.nodes, found.idle) == (2, 2, 3)
+    pairs = choose_devices([FIRST, SECOND, third], None, None, gpus_per_trial=2, nodes_per_trial=2)
     assert pairs.names == ("2 nodes of H100",) * 3  # a-c, a-c, b-c
 
 
@@ -126,7 +126,7 @@ def test_a_cluster_that_is_too_small_for_a_trial(nodes: list[NodeFacts], gpus: i
 
 def test_a_machine_of_a_cluster_without_gpus_is_one_device() -> None:
     plain = replace(HEAD, vllm="/opt/vllm", problem=None)
-    found = choose_devices([plain, replace(plain, host="b")], None, None, 2, 2).devices
+    found = choose_devices([plain, replace(plain, host="b")], None, None, 2, 2)
     assert (found.names, found.gpus, found.nodes, found.on_node) == (("2 nodes of cpu",), False, 2, 1)
     with pytest.raises(SettingError, match=r"nodes_per_trial=2: the cluster has 1 node, and a trial needs 2; lower it"):
         choose_devices([plain], None, None, 2, 2)

@@ -46,11 +46,11 @@ def _find(given: str | None) -> Found:
 def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
     from tuner.engines.server.program_engine import interpreter_of
     from tuner.engines.server.unmet import unmet_requirements
-    from tuner.engines.vllm.toolbox import ENTRY_POINT, version_of
+    from tuner.engines.vllm.toolbox import ENTRY_POINT, installation
 
     interpreter = interpreter_of(found.executable, ENTRY_POINT)
     yield "unmet", None if interpreter is None else unmet_requirements(interpreter, "vllm")
-    yield "version", version_of(found.executable, home)
+    yield "version", installation(found.executable, home).version
 
 
 def _sampling(temperature: float) -> tuple[str, ...]:
