@@ -50,14 +50,9 @@ _DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 class ModelShape:
     """The shape of a dense decoder, as in its `config.json`, and what of the file is beyond such a decoder.
 
+    `hidden` and `intermediate` are sizes of the state and of the MLP's, `heads` are those of queries.
+
     Attributes:
-        layers: number of layers.
-        hidden: size of the hidden state.
-        intermediate: size of the MLP's intermediate state.
-        heads: number of query heads.
-        kv_heads: number of key-value heads.
-        head_dim: size of a head.
-        vocab: size of the vocabulary.
         max_position_embeddings: tokens of the longest context; see `longest_context`.
         tied: whether the output head is the token embedding.
         dtype: the checkpoint's number format.

@@ -54,21 +54,17 @@ class RequestPlan:
 
         A request with a schema leaves `ignore_eos` out, so that the answer can end with its JSON.
         """
-        schema = request.json_schema
+        form = {"type": "json_schema", "json_schema": {"name": request.name, "schema": request.json_schema}}
         fields = {
             "model": request.adapter or self.model,
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **({"ignore_eos": True} if schema is None else {"response_format": _response_format(request.name, schema)}),
+            **({"ignore_eos": True} if request.json_schema is None else {"response_format": form}),
             **({"priority": request.priority} if request.priority else {}),
         }
         return json.dumps(fields).encode()
-
-
-def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
 def write_plan(path: Path, plan: RequestPlan, requests: Iterable[PlannedRequest]) -> None:

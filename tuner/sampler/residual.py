@@ -18,7 +18,6 @@ from optuna.trial import FrozenTrial
 
 from tuner.sampler.acquisition import CandidateSelection, Suggestion
 from tuner.sampler.background import BackgroundPredictions
-from tuner.sampler.blas import single_blas_thread
 from tuner.sampler.candidates import CandidateSpace, DefineByRun, best_of_sources, best_predicted, space_filling
 from tuner.sampler.encoding import Params
 from tuner.sampler.flag_effects import (
@@ -31,7 +30,7 @@ from tuner.sampler.flag_effects import (
 )
 from tuner.sampler.history import History, read_history
 from tuner.sampler.prior import Prior, PriorCache
-from tuner.sampler.surrogate import Surrogate, SurrogateSettings
+from tuner.sampler.surrogate import Surrogate, SurrogateSettings, single_blas_thread
 from tuner.sampler.transfer import SourceHistory, Transfer
 
 

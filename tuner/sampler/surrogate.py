@@ -7,12 +7,15 @@ residual, measured minus predicted. Failures have a process of their own, with t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from scipy.special import log_ndtr
+from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
 from tuner.sampler.gaussian_process import FAILURE_ITERATIONS, OF_FAILURES, WITH_PRIOR, WITHOUT_PRIOR, GaussianProcess
@@ -201,3 +204,17 @@ class Surrogate:
         likely = np.all(expected[:, 1:] + RANKING_SPREADS * spread[:, 1:] <= 0, axis=1)
         order = np.argsort(-(expected[:, 0] - RANKING_SPREADS * spread[:, 0]), kind="stable")
         return [int(index) for index in order if likely[index]]
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def single_blas_thread() -> AbstractContextManager[object]:
+    """Limit BLAS to one thread within the context.
+
+    The sampler's matrices are too small to gain from more threads, which would wait for cores that servers need.
+    """
+    limited: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
+    return limited

@@ -78,7 +78,8 @@ class Confirmation:
         rounds += range(following, following + max(spec.confirmation.confirm_rounds - len(rounds), 0))
         self.rounds = rounds[: spec.confirmation.confirm_rounds]
         for turn, round_ in enumerate(self.rounds):
-            for finalist in _rotated(finalists, turn):
+            start = turn % len(finalists)
+            for finalist in (*finalists[start:], *finalists[:start]):
                 self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))
 
     def _plan(self, number: int, config: Config, round_: int, known: TrialRecord | None) -> None:
@@ -113,8 +114,3 @@ class Confirmation:
     def give_back(self, item: WorkItem) -> None:
         """Take back a measurement that the infrastructure failed; its slot gets it next."""
         self._queues[self._slot(item)].appendleft(item)
-
-
-def _rotated(finalists: Sequence[TrialRecord], turn: int) -> list[TrialRecord]:
-    start = turn % len(finalists)
-    return [*finalists[start:], *finalists[:start]]

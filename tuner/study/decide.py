@@ -79,16 +79,14 @@ def conclude(
         reason = f"no finalist passed every round: {reasons}"
         return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise)
     is_alive = baseline is not None and baseline.number in remaining
-    reference = baseline if baseline is not None and is_alive else _numbered(finalists, remaining[0])
+    reference = (
+        baseline if baseline is not None and is_alive else next(r for r in finalists if r.number == remaining[0])
+    )
     compared, count = _compared(every, faults, reference.number), len(rounds.numbers)
     if is_alive:
         return _decide(reference, compared, every, count, preference, noise)
     why = _why_not(None if baseline is None else faults.get(baseline.number), baseline, records)
     return _decide_among(reference, compared, every, count, preference, why, noise)
-
-
-def _numbered(records: Sequence[TrialRecord], number: int) -> TrialRecord:
-    return next(record for record in records if record.number == number)
 
 
 def _compared(

@@ -280,15 +280,12 @@ def _remedy_of(failed: ExamFailed) -> str:
     return f"its log is {failed.log}"
 
 
-def _log_of(failed: ExamFailed) -> str:
-    return "" if failed.log is None else f"; its log is {failed.log}"
-
-
 def _compare(examiner: Examiner, reference: Variant, candidate: Variant) -> Quality:
     try:
         return examiner.compare(reference, candidate)
     except ExamFailed as failed:
-        raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}{_log_of(failed)}") from None
+        log = "" if failed.log is None else f"; its log is {failed.log}"
+        raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}{log}") from None
 
 
 def quality_task(

@@ -111,7 +111,8 @@ def find_goals(
         slos = given.slo or (() if has_slos else ("success_rate>=1",))
     if not given.objective and not one_shape:
         objectives = [_per_gpu(text) for text in objectives]
-    class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
+    of_classes = {} if isinstance(workload, ClosedLoop) else workload.slos
+    class_slos = [f"{name}.{text}" for name, slo in of_classes.items() for text in slo.constraints]
     for text in given.slo:
         check_slo(text)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
@@ -156,10 +157,6 @@ def has_itl_slo(goals: Goals, workload: Workload) -> bool:
     return not isinstance(workload, ClosedLoop) and any(
         "itl" in slo.request.bounds_ms for slo in workload.slos.values()
     )
-
-
-def _class_slos(traffic: Traffic | Suite) -> list[str]:
-    return [f"{name}.{text}" for name, slo in traffic.slos.items() for text in slo.constraints]
 
 
 def _default_objectives(workload: Workload) -> Sequence[str]:
