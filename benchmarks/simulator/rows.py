@@ -22,7 +22,7 @@ from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import client_metrics, run_workload
 from tuner.engines.simulator.serve_config import find_shape, resolve_serve_config
-from tuner.use_cases.simulate import find_card
+from tuner.use_cases.engines import find_card
 from tuner.workloads.spec import SingleWorkload
 
 REFERENCE_FOLDER = Path(__file__).parents[1] / "reference"

@@ -19,8 +19,7 @@ from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.specification.plan import StudyPlan, gpus_of_trial, plan_study
 from tuner.study.specification.resolve_workload import study_price
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of
-from tuner.use_cases.simulate import refuse_unsimulated_arguments
+from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, refuse_unsimulated_arguments
 
 _RATES_FILE = "capacity.csv"
 

@@ -13,8 +13,8 @@ from tuner.engines.kinds import kinds
 from tuner.engines.openai.kind import OPENAI
 from tuner.errors import UserError
 from tuner.processes.records import ProcessRecords
+from tuner.use_cases.engines import wants_simulation
 from tuner.use_cases.places import home
-from tuner.use_cases.simulate import wants_simulation
 
 PACKAGES = ("optuna", "ray", "mlflow", "sqlalchemy", "pandas")
 

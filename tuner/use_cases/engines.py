@@ -1,25 +1,39 @@
-"""The engines of a study: find them, refuse settings that do not fit them, and the devices that they run on."""
+"""The engines of a study, measured or simulated: find them and their devices, and refuse settings that do not fit."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
-from search_spaces import hardware_named
+from search_spaces import (
+    HardwareProfile,
+    SpaceError,
+    hardware_from_file,
+    hardware_named,
+    known_hardware,
+    version_tuple,
+)
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import EngineKind, Feature
 from tuner.engines.kinds import kind_of, kinds, with_feature
 from tuner.engines.openai.engine import find_tools
 from tuner.engines.openai.kind import OPENAI
+from tuner.engines.simulator.client import refuse_unmodelled
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.precision import NotSimulated, require_read
+from tuner.engines.simulator.serve_config import refusal_of_every_trial
 from tuner.engines.user_command import read_command
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
 from tuner.processes.family import own_identity
 from tuner.processes.records import ProcessRecords
 from tuner.settings.study import StudySettings
+from tuner.study.specification.find_model import longest_context, too_long
 from tuner.study.specification.plan import StudyPlan, gpus_of_engines
+from tuner.study.specification.resolve_workload import request_classes
 from tuner.use_cases.devices import (
     Devices,
     find_cluster_devices,
@@ -29,7 +43,10 @@ from tuner.use_cases.devices import (
     refuse_nodes,
 )
 from tuner.use_cases.places import home
-from tuner.use_cases.simulate import refuse_simulation_options, simulated_engine, wants_simulation
+from tuner.workloads.presets import load_preset
+
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+_OLDEST, _NEWEST = (0, 15), (0, 32)
 
 
 def chosen_engine(choice: StudySettings) -> tuple[EngineSettings, Devices]:
@@ -70,7 +87,7 @@ def _engine(choice: StudySettings, engine: str, gpus: int) -> tuple[EngineSettin
     if kind.name == VLLM and wants_simulation(engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, choice.workers)
         return replace(simulated, warm_start=warm, gpus=gpus), grouped(devices, gpus)
-    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    _refuse_simulation_options(choice.gpu, choice.vllm_version)
     _refuse(kind, choice)
     found = kind.find(_program_in(choice, kind))
     if found.gpus:
@@ -87,7 +104,7 @@ def _engine_of_cluster(choice: StudySettings, address: str, gpus: int) -> tuple[
     if choice.engine == "simulated":
         rule = "a simulated study runs in this process, not on a cluster"
         raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
-    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    _refuse_simulation_options(choice.gpu, choice.vllm_version)
     found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, choice.nodes_per_trial)
     # Workers run on other hosts, where this process cannot be the owner of a server.
     warm = choice.warm_start
@@ -143,6 +160,92 @@ def _refuse(kind: EngineKind, choice: StudySettings) -> None:
     given = choice.gpus_per_trial or 1
     if given > 1 and not kind.can(Feature.SEVERAL_GPUS):
         raise SettingError("gpus_per_trial", given, f"{kind.title} has one GPU for a trial", "leave it out")
+
+
+def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
+    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM."""
+    if engine != "auto":
+        return engine == "simulated"
+    if vllm is not None or os.environ.get("TUNER_VLLM"):
+        return False
+    from tuner import gpu as devices
+
+    return gpu is not None or not devices.devices()
+
+
+def _refuse_simulation_options(gpu: str | None, version: str | None) -> None:
+    """Refuse settings that only apply to a simulation."""
+    if gpu is not None or version is not None:
+        field, value = ("gpu", gpu) if gpu is not None else ("vllm_version", version)
+        rule = "this setting is for a simulation, and this study is measured"
+        raise SettingError(field, value, rule, "add {engine} simulated, or leave it out")
+
+
+def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> None:
+    """Refuse server arguments and requests with which no trial can be simulated."""
+    card, version, shape = settings.card, settings.version, plan.shape
+    assert card is not None
+    assert version is not None
+    assert shape is not None  # `find_simulated_model` returns no model without a shape
+    server, release = plan.server, version_tuple(version)
+    try:
+        require_read(shape)
+    except NotSimulated as error:
+        raise SettingError("model", plan.model.name, str(error)) from None
+    longest = longest_context(shape, VLLM, server.arguments, release)
+    if longest is not None and plan.workload.longest_request > longest:
+        raise too_long(plan.workload, longest)
+    refusal = refusal_of_every_trial(
+        server.arguments, server.environment, shape, card, release, SIMULATED_PACKAGES, settings.gpus
+    )
+    if refusal is not None:
+        raise SettingError("server_arguments", None, refusal, "change the flags after `--`")
+    for request_class in request_classes(plan.workload):
+        refuse_unmodelled(request_class)
+
+
+def simulated_engine(
+    gpu: str | None, version: str | None, preset: str, workers: int | None
+) -> tuple[EngineSettings, Devices]:
+    """Return the settings of a simulated engine and its devices: the given card or the preset's.
+
+    Raises:
+        SettingError: for an unknown card or version.
+    """
+    card = find_card(gpu or load_preset(preset).hardware)
+    settings = EngineSettings("simulated", None, home(), card=card, version=find_version(version, card))
+    return settings, Devices((card.name,) * (workers or 1), card, gpus=False)
+
+
+def find_card(name: str) -> HardwareProfile:
+    """Return the card of a name or a YAML file.
+
+    Raises:
+        SettingError: when there is no such card, or the file does not describe one.
+    """
+    try:
+        if name.endswith((".yaml", ".yml")):
+            return hardware_from_file(Path(name))
+        card = hardware_named(name)
+    except SpaceError as error:
+        raise SettingError("gpu", name, str(error).removeprefix(f"{name}: ")) from None
+    if card.vendor != "nvidia":
+        cards = ", ".join(key for key, each in known_hardware().items() if each.vendor == "nvidia")
+        raise SettingError("gpu", name, f"this is no GPU, and only GPUs are simulated; known: {cards}, or a YAML file")
+    return card
+
+
+def find_version(version: str | None, card: HardwareProfile) -> str:
+    """Return the vLLM to simulate.
+
+    Raises:
+        SettingError: for a version that is not simulated.
+    """
+    if version is None:
+        return default_version(card)
+    if not _VERSION.fullmatch(version) or not _OLDEST <= version_tuple(version)[:2] <= _NEWEST:
+        raise SettingError("vllm_version", version, "0.15 to 0.32 are simulated", "give for example 0.25.1")
+    return version
 
 
 def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:

@@ -38,10 +38,15 @@ from tuner.study.specification.spec import Budget, StudySpec, with_stored_settin
 from tuner.study.study_folder import refuse_running, study_lock
 from tuner.use_cases.answers import answer_check, check_of_winner, quality_task
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
-from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, with_plan
+from tuner.use_cases.engines import (
+    check_tokenizer,
+    chosen_engine,
+    names_of,
+    refuse_unsimulated_arguments,
+    with_plan,
+)
 from tuner.use_cases.files import check_disk, check_output, write_files
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
-from tuner.use_cases.simulate import refuse_unsimulated_arguments
 from tuner.use_cases.would_help import would_help
 
 

@@ -33,7 +33,8 @@ from tuner.study.specification.find_model import find_gguf, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
 from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
 from tuner.use_cases.devices import find_devices
-from tuner.use_cases.simulate import Simulation, simulate, simulated_engine
+from tuner.use_cases.engines import simulated_engine
+from tuner.use_cases.simulate import Simulation, simulate
 from tuner.workloads.presets import Preset, load_preset
 
 

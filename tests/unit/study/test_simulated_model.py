@@ -15,7 +15,7 @@ from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.plan import plan_study
-from tuner.use_cases.simulate import refuse_unsimulated_arguments
+from tuner.use_cases.engines import refuse_unsimulated_arguments
 
 GEMMA_4B = {
     "model_type": "gemma3",

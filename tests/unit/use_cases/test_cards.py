@@ -19,10 +19,10 @@ from tuner.engines.factory import EngineFactory
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import plan_study
+from tuner.use_cases.engines import simulated_engine
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards
 from tuner.use_cases.report.charts import cards_parts
 from tuner.use_cases.report.page import origin_of, page_of
-from tuner.use_cases.simulate import simulated_engine
 from tuner.use_cases.would_help import LEAST_GAIN, SHOWN, would_help
 from tuner.workloads.spec import ClosedLoop
 

@@ -13,7 +13,7 @@ from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.traffic import check_traffic
 from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import declared_space, plan_study
-from tuner.use_cases.simulate import simulated_engine
+from tuner.use_cases.engines import simulated_engine
 from tuner.workloads.presets import load_preset
 
 
