@@ -19,6 +19,7 @@ from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineSettings
 from tuner.specs import Limits, TrialSpec
 from tuner.use_cases import capacity as capacity_run
+from tuner.use_cases import engines
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import Traffic
 
@@ -56,7 +57,7 @@ def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         return lambda slot: HoldingEngine(lambda *_: {})
 
     monkeypatch.setattr(capacity_run, "EngineFactory", factory)
-    monkeypatch.setattr(capacity_run, "check_prompts", lambda *_: None)  # no prompt is made
+    monkeypatch.setattr(engines, "check_prompts", lambda *_: None)  # no prompt is made
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     vllm = install_fake_vllm(tmp_path / "bin")
 
@@ -103,7 +104,7 @@ def test_a_server_of_two_gpus_gets_both_and_pays_for_both(
 ) -> None:
     monkeypatch.setattr(devices, "_pynvml", lambda: FakeNvml((("NVIDIA H200", (9, 0), 140.0),) * 2))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(capacity_run, "check_prompts", lambda *_: None)  # no prompt is made
+    monkeypatch.setattr(engines, "check_prompts", lambda *_: None)  # no prompt is made
     workers, trials = [], []
 
     class Watched(HoldingEngine):

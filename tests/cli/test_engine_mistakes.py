@@ -98,7 +98,7 @@ def test_what_is_for_vllm_only_is_refused(folder: Path, engine: str, argv: tuple
         (("--input-len", "9999"), "requests of 9999 + 512 tokens exceed the model's context of 2048"),
         (("--input-len", "9", "--", "-m", "b.gguf"), "server argument '-m': the tuner sets this flag"),
         (("--enqueue", "seqs-256"), "--enqueue 'seqs-256': "),
-        (("--workers", "0"), "--workers 0: at least 1 is needed"),
+        (("--workers", "0"), "--workers '0': at least 1 is needed"),
     ],
 )
 @pytest.mark.program("libgomp1")

@@ -190,7 +190,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["--model 'nope': this model is not in the catalogue of simulated models; give a folder"],
         ),
         (["optimize", "--engine", "simulated", "--learn-from", "other"], ["there is no database at", "--storage"]),
-        (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),
+        (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers '0': at least 1 is needed"]),
         (
             ["optimize", "--engine", "simulated", "--", "--max-num-sqs", "3"],
             ["server argument '--max-num-sqs'", "did you mean --max-num-seqs?"],
@@ -226,7 +226,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["simulate", "--", "-tp", "4"],
             ["Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
         ),
-        (["simulate", "--gpus-per-trial", "0"], ["--gpus-per-trial 0: at least 1 is needed"]),
+        (["simulate", "--gpus-per-trial", "0"], ["--gpus-per-trial '0': at least 1 is needed"]),
     ],
 )
 def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], parts: list[str]) -> None:
