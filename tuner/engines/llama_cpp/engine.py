@@ -285,6 +285,7 @@ def _output(executable: Path, flag: str) -> str:
 class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
     """llama.cpp on one worker; see `Engine`."""
 
+    key_variable = PROGRAM.key_variable
     dropped_prefixes = ("LLAMA_", "GGML_")  # LLAMA_ARG_* would set flags of the server
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -320,6 +321,3 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> LlamaCppServer:
         return LlamaCppServer(records=self._records, tokenizers=self._tokenizers, **started)
-
-    def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return environment.get(PROGRAM.key_variable)

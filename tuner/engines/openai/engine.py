@@ -300,12 +300,10 @@ def version_of(program: Path) -> str:
     return UNKNOWN if found is None else found[0]
 
 
-API_KEY = "TUNER_API_KEY"
-"""The variable with the key that clients must send, unless the command has it."""
-
-
 class OpenAiEngine(ProgramEngine[OpenAiServer]):
     """A command on one worker; see `Engine`."""
+
+    key_variable = "TUNER_API_KEY"
 
     def __init__(self, settings: EngineSettings) -> None:
         """Find the program.
@@ -334,6 +332,3 @@ class OpenAiEngine(ProgramEngine[OpenAiServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> OpenAiServer:
         return OpenAiServer(prompts_key=f"{spec.study}/{spec.uid}", records=self._records, **started)
-
-    def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return command.api_key_in(words) or environment.get(API_KEY)

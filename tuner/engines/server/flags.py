@@ -17,8 +17,6 @@ from tuner.files import write_atomically
 
 _DOTTED = re.compile(r"^(--?[\w-]+?)\.[\w.-]+(?:=|$)")
 _LEVEL = re.compile(r"^-O\.?\d*$")
-_INT_TYPES = {"int"}
-_FLOAT_TYPES = {"float"}
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,9 @@ def _refused(flag: Flag, values: Sequence[str]) -> str | None:
     for value in values:
         if flag.choices is not None and value not in flag.choices:
             return f"{value!r} is not one of {', '.join(flag.choices)}"
-        if flag.type in _INT_TYPES and not _converts(int, value):
+        if flag.type == "int" and not _converts(int, value):
             return f"{value!r} is not a whole number"
-        if flag.type in _FLOAT_TYPES and not _converts(float, value):
+        if flag.type == "float" and not _converts(float, value):
             return f"{value!r} is not a number"
     return None
 
@@ -121,11 +119,9 @@ def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str) -> ServeFlag
     by_name: dict[str, Flag] = {}
     for entry in dump:
         names = tuple(str(name) for name in entry["names"])
-        choices = entry["choices"]
-        nargs = entry["nargs"]
-        flag = Flag(
-            names, None if choices is None else tuple(choices), entry["type"], None if nargs is None else str(nargs)
-        )
+        choices, nargs = entry["choices"], entry["nargs"]
+        chosen = None if choices is None else tuple(choices)
+        flag = Flag(names, chosen, entry["type"], None if nargs is None else str(nargs))
         by_name.update(dict.fromkeys(names, flag))
     return ServeFlags(by_name, engine)
 

@@ -16,6 +16,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import WorkerDevice, base_environment, visible_gpus, wait_for_gpus
 from tuner.engines.server.running_server import HOST, RunningServer
+from tuner.engines.user_command import api_key_in
 from tuner.errors import SettingError, UserError
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.readiness import StartedProcess
@@ -51,6 +52,9 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         settings: of the worker.
         devices: the worker's GPUs; empty on a CPU.
     """
+
+    key_variable: str | None = None
+    """The variable with the key that clients must send, unless the command has it; None: the server reads none."""
 
     dropped_prefixes: tuple[str, ...] = ()
     """Inherited variables with these prefixes are dropped, because they would set flags of the server."""
@@ -131,9 +135,9 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         self._servers.append(server)
         return server
 
-    @abstractmethod
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         """Return the key that clients must send; None: none."""
+        return api_key_in(words) or (environment.get(self.key_variable) if self.key_variable is not None else None)
 
     def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
         """Return the variables that the tuner sets for a server: those that select the worker's GPUs."""

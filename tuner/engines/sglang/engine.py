@@ -29,7 +29,6 @@ from tuner.engines.server.python_engine import PythonEngine, PythonInstallation,
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, ordinary_tokens, tokenizer_of
 from tuner.engines.sglang.kind import SGLANG
-from tuner.engines.user_command import api_key_in
 from tuner.errors import SettingError
 from tuner.specs import LaunchSpec, TrialSpec
 
@@ -219,6 +218,3 @@ class SglangEngine(PythonEngine[SglangServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> SglangServer:
         return SglangServer(records=self._records, tokenizers=self._tokenizers, **started)
-
-    def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return api_key_in(words)

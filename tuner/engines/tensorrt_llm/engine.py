@@ -229,7 +229,3 @@ class TensorRtLlmEngine(PythonEngine[TensorRtLlmServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> TensorRtLlmServer:
         return TensorRtLlmServer(records=self._records, **started)
-
-    def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        """Return None: `trtllm-serve` checks no key."""
-        return None

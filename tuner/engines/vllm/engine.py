@@ -158,6 +158,8 @@ _log = logging.getLogger(__name__)
 class VllmEngine(ProgramEngine[VllmServer]):
     """vLLM on one worker; see `Engine`. The constructor starts the resident helper, which imports vLLM meanwhile."""
 
+    key_variable = PROGRAM.key_variable
+
     def __init__(self, settings: EngineSettings, nodes: Sequence[RankNode] = (), address: str = HOST) -> None:
         """Find vLLM and start the resident helper.
 
@@ -277,9 +279,6 @@ class VllmEngine(ProgramEngine[VllmServer]):
         if not self._tokenizers:
             return VllmServer(**started)
         return GeneratedVllmServer(tokenizers=self._tokenizers, records=self._records, **started)
-
-    def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-        return environment.get(PROGRAM.key_variable)
 
     def _fork(self, start: ServerStart) -> ServerProcess | None:
         resident = self._tools.resident if self._warm_start else None
