@@ -6,6 +6,7 @@ Optuna study, and `Client` and `AsyncClient` ask a `tuner serve`. Names are load
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name: str) -> object:
-        import importlib
-
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(import_module(_HOMES[name]), name)

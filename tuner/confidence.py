@@ -13,7 +13,7 @@ INTERVAL = f"{100 * CONFIDENCE:g} % interval"
 
 def t_quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t distribution."""
-    from scipy.special import stdtrit
+    from scipy.special import stdtrit  # every reader of results imports this module, and few need a quantile
 
     return float(stdtrit(degrees, probability))
 

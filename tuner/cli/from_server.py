@@ -46,7 +46,7 @@ def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Comma
                 command(**values)
                 return
             refuse_both(server, values.get("storage"))
-            from tuner.use_cases.files import copied
+            from tuner.use_cases.files import copied  # no help needs the libraries of a database
 
             with open_client(server, insecure=insecure) as client, copied(client, names(values)) as url:
                 command(**{**values, "storage": url})

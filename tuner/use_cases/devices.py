@@ -172,15 +172,20 @@ def find_cluster_devices(
             usable vLLM.
         InfrastructureError: if a node does not answer.
     """
-    set_ray_environment(address)
-    from tuner.executors.ray_cluster import look_at_cluster
-
-    nodes = look_at_cluster(address, vllm, home)
+    nodes = _nodes(address, vllm, home)
     try:
         return choose_devices(nodes, workers, vllm, gpus_per_trial, nodes_per_trial)
     except UserError:
         leave_cluster()
         raise
+
+
+def _nodes(address: str, vllm: str | None, home: Path, *, thorough: bool = False) -> list[NodeFacts]:
+    """Join a cluster and return its nodes."""
+    set_ray_environment(address)
+    from tuner.executors.ray_cluster import look_at_cluster
+
+    return look_at_cluster(address, vllm, home, thorough=thorough)
 
 
 def leave_cluster() -> None:
@@ -290,10 +295,7 @@ def check_cluster(address: str, vllm: str | None) -> list[NodeReport]:
         SettingError: if no cluster answers.
         InfrastructureError: if a node does not answer.
     """
-    set_ray_environment(address)
-    from tuner.executors.ray_cluster import leave_cluster, look_at_cluster
-
-    nodes = look_at_cluster(address, vllm, home(), thorough=True)
+    nodes = _nodes(address, vllm, home(), thorough=True)
     leave_cluster()
     return report_nodes(nodes)
 

@@ -253,7 +253,7 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
     if settings.card is not None:
         return InlineExecutor(EngineFactory(settings), len(devices.names), devices.names[0])
     ray_environment.set_ray_environment(ray_address)
-    from tuner.executors.ray_pool import RayExecutor
+    from tuner.executors.ray_pool import RayExecutor  # Ray reads its variables at its import
 
     return RayExecutor(
         EngineFactory(settings),
