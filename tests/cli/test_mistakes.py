@@ -84,7 +84,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         ),
         (["--model", ""], ["--model ''", "give a model folder or a hub name"]),
         (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm': there is no such file", "VENV/bin/vllm"]),
-        (["--workers", "0"], ["--workers 0", "at least 1"]),
+        (["--workers", "0"], ["--workers '0'", "at least 1"]),
         (["--users", "0"], ["--users 0", "greater than or equal to 1"]),
         (["--input-len", "5000"], ["5000 + 32 tokens", "context of 4096", "lower --input-len"]),
         (["--env", "X"], ["--env 'X'", "the form is NAME=VALUE"]),
