@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,15 @@ class EngineKind:
     def can(self, feature: Feature) -> bool:
         """Return whether the engine has a feature."""
         return feature in self.features
+
+
+def at_first_use(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module that is imported with the call: an engine's code loads with its first use."""
+
+    def call(*given: Any) -> Any:
+        return getattr(import_module(module), name)(*given)
+
+    return call
 
 
 def reserved(*flags: str, remedy: str = "leave it out") -> dict[str, str]:

@@ -13,7 +13,7 @@ from records import plugins
 from tuner.engines import server
 from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
-from tuner.errors import SettingError
+from tuner.errors import SettingError, UserError
 from tuner.settings.study import StudySettings
 from tuner.use_cases.engines import chosen_engine
 
@@ -63,3 +63,9 @@ def test_a_registered_engine_is_found_and_its_limits_hold(patch: pytest.MonkeyPa
     assert (found[0].name, found[0].executable, found[1].names) == ("toy", __file__, ("cpu",))
     with pytest.raises(SettingError, match="Toy has one GPU for a trial"):
         chosen_engine(StudySettings(engine="toy", gpus_per_trial=2))
+
+
+@pytest.mark.parametrize("name", ["vllm", "llama.cpp", "sglang", "tensorrt-llm"])
+def test_an_engine_that_is_loaded_at_its_first_use_is_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no"):
+        kind_of(name).find(str(tmp_path / "none"))

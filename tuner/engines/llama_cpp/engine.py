@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import (
@@ -321,3 +322,16 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> LlamaCppServer:
         return LlamaCppServer(records=self._records, tokenizers=self._tokenizers, **started)
+
+
+def find(given: str | None) -> Found:
+    """Return the installation that a setting names, or the one of this machine for None; see `EngineKind`."""
+    found = installation(find_server(given))
+    return Found(found.executable, bool(found.gpus))
+
+
+def facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what `tuner doctor` shows of an installation; see `EngineKind`."""
+    installed = installation(found.executable)
+    yield "version", installed.version
+    yield "gpus", list(installed.gpus)

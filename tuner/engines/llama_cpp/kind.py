@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from tuner.engines.base import Engine, EngineSettings
-from tuner.engines.kind import EngineKind, Feature, Found, ModelForm, Program, reserved
+from tuner.engines.kind import EngineKind, Feature, ModelForm, Program, at_first_use, reserved
 
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
@@ -18,27 +16,6 @@ installed_version() {
   timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
 }
 """
-
-
-def _build(settings: EngineSettings) -> Engine:
-    from tuner.engines.llama_cpp.engine import LlamaCppEngine
-
-    return LlamaCppEngine(settings)
-
-
-def _find(given: str | None) -> Found:
-    from tuner.engines.llama_cpp.engine import find_server, installation
-
-    found = installation(find_server(given))
-    return Found(found.executable, bool(found.gpus))
-
-
-def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
-    from tuner.engines.llama_cpp.engine import installation
-
-    installed = installation(found.executable)
-    yield "version", installed.version
-    yield "gpus", list(installed.gpus)
 
 
 def _sampling(temperature: float) -> tuple[str, ...]:
@@ -66,9 +43,9 @@ def _variant(argv: Sequence[str]) -> Program | None:
 LLAMA_CPP = EngineKind(
     name="llama.cpp",
     title="llama.cpp",
-    build=_build,
-    find=_find,
-    facts=_facts,
+    build=at_first_use("tuner.engines.llama_cpp.engine", "LlamaCppEngine"),
+    find=at_first_use("tuner.engines.llama_cpp.engine", "find"),
+    facts=at_first_use("tuner.engines.llama_cpp.engine", "facts"),
     setting="llama_server",
     program=PROGRAM,
     variant=_variant,

@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -31,6 +31,7 @@ from typing import Any
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.engines import user_command as command
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.kind import Found
 from tuner.engines.openai import kind
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import (
@@ -332,3 +333,13 @@ class OpenAiEngine(ProgramEngine[OpenAiServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> OpenAiServer:
         return OpenAiServer(prompts_key=f"{spec.study}/{spec.uid}", records=self._records, **started)
+
+
+def find(given: str | None) -> Found:
+    """Return the installation that a setting names, or the one of this machine for None; see `EngineKind`."""
+    return Found(find_program(command.read_command(given or "")[0]))
+
+
+def facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what `tuner doctor` shows of an installation; see `EngineKind`."""
+    yield "version", version_of(found.executable)

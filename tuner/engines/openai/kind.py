@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-from tuner.engines.base import Engine, EngineSettings
-from tuner.engines.kind import EngineKind, Feature, Found, ModelForm
-from tuner.engines.user_command import read_command
-
-
-def _build(settings: EngineSettings) -> Engine:
-    from tuner.engines.openai.engine import OpenAiEngine
-
-    return OpenAiEngine(settings)
-
-
-def _find(given: str | None) -> Found:
-    from tuner.engines.openai.engine import find_program
-
-    return Found(find_program(read_command(given or "")[0]))
-
-
-def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
-    from tuner.engines.openai.engine import version_of
-
-    yield "version", version_of(found.executable)
-
+from tuner.engines.kind import EngineKind, Feature, ModelForm, at_first_use
 
 OPENAI = EngineKind(
     name="openai",
     title="a command",
-    build=_build,
-    find=_find,
-    facts=_facts,
+    build=at_first_use("tuner.engines.openai.engine", "OpenAiEngine"),
+    find=at_first_use("tuner.engines.openai.engine", "find"),
+    facts=at_first_use("tuner.engines.openai.engine", "facts"),
     setting="server_command",
     features=frozenset({Feature.SCHEMA, Feature.ADAPTERS, Feature.SEVERAL_GPUS}),
     model_form=ModelForm.ANY,

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from records.trials import FailureKind, ServerFacts
 from tuner.engines.base import EngineSettings
+from tuner.engines.kind import Found
 from tuner.engines.server import failures
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import LOADED, STARTING, rows, with_shared_rows
@@ -28,6 +29,7 @@ from tuner.engines.server.program_engine import find_named
 from tuner.engines.server.python_engine import PythonEngine, PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, ordinary_tokens, tokenizer_of
+from tuner.engines.server.unmet import unmet_requirements
 from tuner.engines.sglang.kind import SGLANG
 from tuner.errors import SettingError
 from tuner.specs import LaunchSpec, TrialSpec
@@ -218,3 +220,14 @@ class SglangEngine(PythonEngine[SglangServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> SglangServer:
         return SglangServer(records=self._records, tokenizers=self._tokenizers, **started)
+
+
+def find(given: str | None) -> Found:
+    """Return the installation that a setting names, or the one of this machine for None; see `EngineKind`."""
+    return Found(installation(find_python(given)).executable)
+
+
+def facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what `tuner doctor` shows of an installation; see `EngineKind`."""
+    yield "version", installation(found.executable).version
+    yield "unmet", unmet_requirements(found.executable, "sglang")

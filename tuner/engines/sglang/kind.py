@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-from tuner.engines.base import Engine, EngineSettings
-from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Found, Program, reserved
+from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Program, at_first_use, reserved
 
 _VERSION = """\
 installed_version() {
@@ -17,32 +12,12 @@ installed_version() {
 _ONE_NODE = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
 
 
-def _build(settings: EngineSettings) -> Engine:
-    from tuner.engines.sglang.engine import SglangEngine
-
-    return SglangEngine(settings)
-
-
-def _find(given: str | None) -> Found:
-    from tuner.engines.sglang.engine import find_python, installation
-
-    return Found(installation(find_python(given)).executable)
-
-
-def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
-    from tuner.engines.server.unmet import unmet_requirements
-    from tuner.engines.sglang.engine import installation
-
-    yield "version", installation(found.executable).version
-    yield "unmet", unmet_requirements(found.executable, "sglang")
-
-
 SGLANG = EngineKind(
     name="sglang",
     title="SGLang",
-    build=_build,
-    find=_find,
-    facts=_facts,
+    build=at_first_use("tuner.engines.sglang.engine", "SglangEngine"),
+    find=at_first_use("tuner.engines.sglang.engine", "find"),
+    facts=at_first_use("tuner.engines.sglang.engine", "facts"),
     setting="sglang",
     program=Program(
         kind="sglang",

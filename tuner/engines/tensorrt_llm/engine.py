@@ -8,7 +8,7 @@ worker returned error", which is a consequence.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from records.trials import Failure, FailureKind, Phase, ServerFacts
 from search_spaces.yaml_file import plain_yaml
 from tuner.engines.base import EngineSettings
+from tuner.engines.kind import Found
 from tuner.engines.server import failures
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import STARTING, rows, with_shared_rows
@@ -229,3 +230,13 @@ class TensorRtLlmEngine(PythonEngine[TensorRtLlmServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> TensorRtLlmServer:
         return TensorRtLlmServer(records=self._records, **started)
+
+
+def find(given: str | None) -> Found:
+    """Return the installation that a setting names, or the one of this machine for None; see `EngineKind`."""
+    return Found(installation(find_server(given)).executable)
+
+
+def facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what `tuner doctor` shows of an installation; see `EngineKind`."""
+    yield "version", installation(found.executable).version

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-from tuner.engines.base import Engine, EngineSettings
-from tuner.engines.kind import EngineKind, Found, Program, reserved
+from tuner.engines.kind import EngineKind, Program, at_first_use, reserved
 from tuner.engines.tensorrt_llm.options import FILE_FLAGS, METRICS_OPTIONS, check_options
 
 _VERSION = """\
@@ -21,30 +16,12 @@ installed_version() {
 _PARALLEL = ("--tensor_parallel_size", "--tp_size", "--pipeline_parallel_size", "--pp_size")
 
 
-def _build(settings: EngineSettings) -> Engine:
-    from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
-
-    return TensorRtLlmEngine(settings)
-
-
-def _find(given: str | None) -> Found:
-    from tuner.engines.tensorrt_llm.engine import find_server, installation
-
-    return Found(installation(find_server(given)).executable)
-
-
-def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
-    from tuner.engines.tensorrt_llm.engine import installation
-
-    yield "version", installation(found.executable).version
-
-
 TENSORRT_LLM = EngineKind(
     name="tensorrt-llm",
     title="TensorRT-LLM",
-    build=_build,
-    find=_find,
-    facts=_facts,
+    build=at_first_use("tuner.engines.tensorrt_llm.engine", "TensorRtLlmEngine"),
+    find=at_first_use("tuner.engines.tensorrt_llm.engine", "find"),
+    facts=at_first_use("tuner.engines.tensorrt_llm.engine", "facts"),
     setting="trtllm_serve",
     program=Program(
         kind="tensorrt-llm",

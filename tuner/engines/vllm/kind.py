@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from search_spaces.render import instances_of
-from tuner.engines.base import Engine, EngineSettings
-from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Found, Program, reserved
+from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Program, at_first_use, reserved
 
 LAUNCHER = "tuner-vllm-instances"
 """The console script that starts several vLLM servers; see `tuner.engines.vllm.instances`."""
@@ -29,28 +26,6 @@ installed_version() {
 }
 """
 _NODES = ("the tuner sets this flag", "give {nodes_per_trial}")
-
-
-def _build(settings: EngineSettings) -> Engine:
-    from tuner.engines.vllm.engine import VllmEngine
-
-    return VllmEngine(settings)
-
-
-def _find(given: str | None) -> Found:
-    from tuner.engines.vllm.toolbox import find_executable
-
-    return Found(find_executable(given))
-
-
-def _facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
-    from tuner.engines.server.program_engine import interpreter_of
-    from tuner.engines.server.unmet import unmet_requirements
-    from tuner.engines.vllm.toolbox import ENTRY_POINT, installation
-
-    interpreter = interpreter_of(found.executable, ENTRY_POINT)
-    yield "unmet", None if interpreter is None else unmet_requirements(interpreter, "vllm")
-    yield "version", installation(found.executable, home).version
 
 
 def _sampling(temperature: float) -> tuple[str, ...]:
@@ -80,9 +55,9 @@ def _variant(argv: Sequence[str]) -> Program | None:
 VLLM = EngineKind(
     name="vllm",
     title="vLLM",
-    build=_build,
-    find=_find,
-    facts=_facts,
+    build=at_first_use("tuner.engines.vllm.engine", "VllmEngine"),
+    find=at_first_use("tuner.engines.vllm.toolbox", "find"),
+    facts=at_first_use("tuner.engines.vllm.toolbox", "facts"),
     setting="vllm",
     program=PROGRAM,
     variant=_variant,

@@ -10,11 +10,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from records.trials import Failure, FailureKind, Phase
+from tuner.engines.kind import Found
 from tuner.engines.server.devices import visible_gpus
 from tuner.engines.server.failures import error_summary
 from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
@@ -22,6 +23,7 @@ from tuner.engines.server.program_engine import find_named, interpreter_of
 from tuner.engines.server.python_engine import PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import Job, PlainJob
+from tuner.engines.server.unmet import unmet_requirements
 from tuner.engines.vllm.kind import VLLM, VLLM_VARIABLE
 from tuner.engines.vllm.resident_client import ResidentHelper
 from tuner.engines.vllm.texts import classify
@@ -311,3 +313,15 @@ def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None =
         caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
     return variables | visible_gpus(gpus)
+
+
+def find(given: str | None) -> Found:
+    """Return the installation that a setting names, or the one of this machine for None; see `EngineKind`."""
+    return Found(find_executable(given))
+
+
+def facts(found: Found, home: Path) -> Iterator[tuple[str, Any]]:
+    """Yield what `tuner doctor` shows of an installation; see `EngineKind`."""
+    interpreter = interpreter_of(found.executable, ENTRY_POINT)
+    yield "unmet", None if interpreter is None else unmet_requirements(interpreter, "vllm")
+    yield "version", installation(found.executable, home).version
