@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.cli.output.pages.doctor import print_doctor
+from tuner.cli.output.pages.setup import print_doctor
 from tuner.engines.kind import EngineKind, Found
 from tuner.engines.kinds import kind_of
 from tuner.errors import UserError

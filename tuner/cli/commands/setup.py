@@ -23,8 +23,8 @@ def doctor(
     node of the cluster instead. Exits with 1 if `tuner optimize` cannot run.
     """
     if ray_address is not None:
-        raise typer.Exit(pages.doctor.print_cluster(ray_address, vllm, as_json=as_json))
-    raise typer.Exit(pages.doctor.print_doctor(vllm, server_command, as_json=as_json))
+        raise typer.Exit(pages.setup.print_cluster(ray_address, vllm, as_json=as_json))
+    raise typer.Exit(pages.setup.print_doctor(vllm, server_command, as_json=as_json))
 
 
 def presets(as_json: AsJson = False) -> None:

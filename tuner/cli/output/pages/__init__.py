@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         best,
         classes,
         compare,
-        doctor,
         export,
         mlflow,
         optimize,
@@ -23,19 +22,7 @@ if TYPE_CHECKING:
         studies,
     )
 
-__all__ = [
-    "benchmarks",
-    "best",
-    "classes",
-    "compare",
-    "doctor",
-    "export",
-    "mlflow",
-    "optimize",
-    "report",
-    "setup",
-    "studies",
-]
+__all__ = ["benchmarks", "best", "classes", "compare", "export", "mlflow", "optimize", "report", "setup", "studies"]
 
 if not TYPE_CHECKING:
 

@@ -1,12 +1,20 @@
-"""The pages of `tuner presets` and `tuner space`."""
+"""The pages of `tuner presets`, `tuner space` and `tuner doctor`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.text import Text
 
-from tuner.cli.output.parts import labelled, new_table, show
+from tuner.cli.options import option_of
+from tuner.cli.output.parts import Rows, labelled, new_table, show
+from tuner.engines.kind import EngineKind
+from tuner.errors import EXIT_OURS, spelled
+from tuner.use_cases.devices import NodeReport, check_cluster
+from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
 from tuner.use_cases.preview import SpaceChoice as SpaceChoice
 from tuner.use_cases.preview import preset_document, slos_of, space_document, space_on_card
 from tuner.workloads.presets import load_preset, preset_names
@@ -59,3 +67,99 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     if resolved.named:
         named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
         show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)
+
+
+HOST_LABELS = {
+    "cpu": "CPU",
+    "cores_physical": "physical cores",
+    "cores": "logical cores",
+    "cores_usable": "cores for this process",
+    "memory_gib": "memory, GiB",
+    "python": "Python",
+    "platform": "system",
+    "host": "host name",
+}
+
+SHOWN_UNMET = 5
+
+
+def print_doctor(vllm: str | None, server_command: str | None, *, as_json: bool) -> int:
+    """Print what is installed and what would run, and return the exit code; see `examine`."""
+    facts = examine(vllm, server_command)
+    facts["would_run"] = spelled(facts["would_run"], option_of)
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    else:
+        for title, rows in _sections(facts).items():
+            show(Text(title, style="bold"), labelled(rows, indent=2))
+    return 0 if facts["problem"] is None else EXIT_OURS
+
+
+def _sections(facts: Mapping[str, Any]) -> dict[str, Rows]:
+    """Return the sections: the tuner, the machine, the engines, and what would run."""
+    host: Rows = [(HOST_LABELS.get(name, name), str(value)) for name, value in facts["host"].items()]
+    gpus: Rows = [("GPU", gpu) for gpu in facts["gpus"]] or [("GPUs", "none")]
+    left: Rows = [("left running", process) for process in facts["started_processes"]]
+    command: Rows = [
+        ("executable", facts.get("server_program", "")),
+        ("version", facts.get("server_program_version", "")),
+    ]
+    problem: Rows = [] if facts["problem"] is None else [("problem", facts["problem"])]
+    return {
+        f"tuner {facts['tuner']}": [("packages", ", ".join(facts["packages"])), ("caches and records", facts["home"])],
+        "this machine": [*host, *gpus],
+        **{kind.title: _engine(kind, facts) for kind in engines_without_command()},
+        **({"command": command} if "server_program" in facts else {}),
+        "processes of earlier runs": left or [("left running", "none")],
+        "`tuner optimize` here": [("runs", facts["would_run"]), *problem],
+    }
+
+
+def _engine(kind: EngineKind, facts: Mapping[str, Any]) -> Rows:
+    program = facts[program_fact(kind)]
+    is_python = kind.program is not None and kind.program.name.startswith("python")
+    rows: Rows = [("Python" if is_python else "executable", program or "none found")]
+    if program is None:
+        return rows
+    rows.append(("version", facts[fact_name(kind, "version")] or "unknown"))
+    if (gpus := facts.get(fact_name(kind, "gpus"))) is not None:
+        rows.append(("can use", ", ".join(gpus) or "the CPU"))
+    return [*rows, *_unmet(facts.get(fact_name(kind, "unmet")))]
+
+
+def _unmet(lines: Sequence[str] | None) -> Rows:
+    """Return requirements that an engine's environment does not meet, the first ones of many."""
+    if not lines:
+        return []
+    more = len(lines) - SHOWN_UNMET
+    rows = list(lines[:SHOWN_UNMET]) + ([f"{more} more, in --json"] if more > 0 else [])
+    return [("unmet requirements" if number == 0 else "", line) for number, line in enumerate(rows)]
+
+
+def print_cluster(address: str, vllm: str | None, *, as_json: bool) -> int:
+    """Print the nodes of a cluster, and return the exit code: 1 if one of them has a problem."""
+    reports = check_cluster(address, vllm)
+    if as_json:
+        nodes = [{**asdict(report.facts), "problems": report.problems} for report in reports]
+        for node in nodes:
+            node["profile"] = None if node["profile"] is None else node["profile"]["key"]
+        print(json.dumps({"nodes": nodes}, indent=1))
+    else:
+        _print_nodes(reports)
+    return EXIT_OURS if any(report.problems for report in reports) else 0
+
+
+def _print_nodes(reports: Sequence[NodeReport]) -> None:
+    """Print each node in a section."""
+    for report in reports:
+        facts = report.facts
+        rows: Rows = [
+            ("GPUs", ", ".join(facts.gpus) or "none"),
+            ("vLLM", f"{facts.vllm_version or 'unknown version'} at {facts.vllm}" if facts.vllm else "none found"),
+            ("tuner", facts.tuner),
+            ("memory", f"{facts.memory_gib:.1f} GiB"),
+            ("free disk", f"{facts.free_gib:.1f} GiB"),
+            ("model cache", facts.model_cache or "none; models are downloaded at the first trial"),
+            *(("problem", problem) for problem in report.problems),
+        ]
+        show(Text(f"node {facts.host}", style="bold"), labelled(rows, indent=2))

@@ -1,24 +1,30 @@
-"""The pages of `tuner studies`, `tuner trials` and `tuner show`: what a database has."""
+"""The pages of `tuner studies`, `tuner trials` and `tuner show`: what a database has, and all of one trial."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import math
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from records.metrics import Direction, metric
-from records.trials import StudyRecord, TrialRecord
+from records.trials import Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage import open_store
-from tuner.cli.output.pages.trial import trial_parts
-from tuner.cli.output.parts import PLAIN_WIDTH, fill_trials, new_table, show, width_of
+from tuner.cli.output.parts import PLAIN_WIDTH, Rows, fill_trials, labelled, new_table, show, width_of
 from tuner.errors import UserError
-from tuner.results.conclusion import ITL, price_lines
+from tuner.results import text
+from tuner.results.conclusion import ITL, LATENCIES, price_lines
+from tuner.results.text import full_configuration
+from tuner.scoring.goals import Objective
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.stored import StoredStudy, read_study
 
@@ -108,7 +114,7 @@ def print_trial(study: str | None, number: int, round_: int, storage: str | None
     if as_json:
         _print_frame([trial], as_json=True)
     else:
-        show(*trial_parts(trial, stored))
+        show(*_trial_parts(trial, stored))
 
 
 def _print_frame(trials: Sequence[TrialRecord], *, as_json: bool) -> None:
@@ -172,3 +178,100 @@ def _notes(stored: StoredStudy) -> list[str]:
         return []
     named = ", ".join(map(str, holes[:_HOLES])) + (", …" if len(holes) > _HOLES else "")
     return [f"numbers without a trial are suggestions that were dropped before a launch: {named}"]
+
+
+STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
+"""Columns of the table of latencies; p50 is the median."""
+
+
+def _trial_parts(trial: TrialRecord, stored: StoredStudy) -> list[RenderableType]:
+    """Return what is known of a trial."""
+    label = f", {trial.label}" if trial.label else ""
+    heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
+    heading.append(f"  {trial.kind.value}{label}", style="not bold")
+    rows: Rows = [("configuration", full_configuration(trial.config, stored.defaults))]
+    outcome = trial.outcome
+    if outcome is None:
+        return [heading, labelled(rows)]
+    rows += [*_origin(outcome), *_failure(outcome.failure), *_verdict(trial)]
+    measured = [name for repeat in outcome.repeats for name in repeat.metrics]
+    rows += [("price", str(stored.price)) for _ in price_lines(measured, [stored.price])]
+    rows.append(("time", text.timings(outcome.timings) or "under a second"))
+    return [heading, labelled(rows), *_figures(outcome, stored.objectives), *_server(outcome.server)]
+
+
+def _origin(outcome: TrialOutcome) -> Rows:
+    environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(outcome.environment.items()))
+    return [
+        ("command", shlex.join(outcome.argv)),
+        ("environment", environment or "nothing set"),
+        ("ran on", f"{outcome.worker} ({outcome.device}), {outcome.provenance.value}"),
+        ("files", outcome.artifacts),
+    ]
+
+
+def _failure(failure: Failure | None) -> Rows:
+    if failure is None:
+        return []
+    what = f"{failure.kind.value} in {failure.phase.value}, culprit {failure.culprit.value}: {failure.message}"
+    return [("failure", what), *([("log", failure.evidence)] if failure.evidence else [])]
+
+
+def _verdict(trial: TrialRecord) -> Rows:
+    if trial.verdict is None:
+        return []
+    slos = [f"{name} {'met' if value <= 0 else 'MISSED'}" for name, value in trial.verdict.constraints.items()]
+    return [("score", text.number(trial.verdict.score)), *([("SLOs", ", ".join(slos))] if slos else [])]
+
+
+def _figures(outcome: TrialOutcome, objectives: Sequence[Objective]) -> list[RenderableType]:
+    """Return the metrics: rates and shares a line each, latencies as a table of statistics."""
+    names = {name for repeat in outcome.repeats for name in repeat.metrics}
+    if not names:
+        return []
+    latencies = _latency_names(names)
+    rest = sorted(names - {f"{prefix}{s}_{kind}_ms" for prefix, kind in latencies for s in (*STATISTICS, "p50")})
+    rows = [(name, text.with_unit(name, outcome.metric(name))) for name in rest]
+    basis = "one benchmark"
+    if len(outcome.repeats) > 1:
+        basis = f"medians of {text.count(len(outcome.repeats), 'repeat')}"
+        for objective in objectives:
+            values = " / ".join(text.number(repeat.metrics.get(objective.metric)) for repeat in outcome.repeats)
+            rows.append((f"{objective.metric}, each repeat", values))
+    parts: list[RenderableType] = [Text(""), Text(f"metrics, {basis}", style="bold"), labelled(rows)]
+    return [*parts, Text(""), _latency_table(outcome, latencies)] if latencies else parts
+
+
+def _latency_names(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the prefix (`chat.`, or none) and the kind of each latency that was measured, all classes' first."""
+    prefixes = sorted({name[: name.rfind(".") + 1] for name in names})
+    found = [(prefix, kind) for prefix in prefixes for kind in LATENCIES]
+    present = {*names}
+    return [(prefix, kind) for prefix, kind in found if {f"{prefix}{s}_{kind}_ms" for s in STATISTICS} & present]
+
+
+def _latency_table(outcome: TrialOutcome, latencies: Sequence[tuple[str, str]]) -> Table:
+    table = new_table()
+    table.add_column("latency, ms")
+    shown = [s for s in STATISTICS if any(outcome.metric(f"{p}{s}_{kind}_ms") is not None for p, kind in latencies)]
+    for statistic in shown:
+        table.add_column(statistic, justify="right", no_wrap=True)
+    for prefix, kind in latencies:
+        values = (outcome.metric(f"{prefix}{statistic}_{kind}_ms") for statistic in shown)
+        table.add_row(f"{prefix.rstrip('.')} {kind.upper()}".strip(), *(text.number(value) for value in values))
+    return table
+
+
+def _server(facts: ServerFacts | None) -> list[RenderableType]:
+    """Return what the server reports, one fact a line."""
+    known = {} if facts is None else {name: value for name, value in asdict(facts).items() if value is not None}
+    if not known:
+        return []
+    rows = [(name, _fact(value)) for name, value in known.items()]
+    return [Text(""), Text("the server's own figures", style="bold"), labelled(rows)]
+
+
+def _fact(value: str | bool | float) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else text.number(value)
