@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.output.pages.doctor import SHOWN_UNMET, _unmet
-from tuner.engines.server.unmet import unmet_requirements
 from tuner.cli.output.pages.setup import SHOWN_UNMET, _unmet
-from tuner.engines.server.program_engine import unmet_requirements
+from tuner.engines.server.unmet import unmet_requirements
 
 
 def write(folder: Path, name: str, version: str, *requires: str) -> None:
