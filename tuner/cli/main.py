@@ -12,8 +12,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands import files, results, run, setup, studies
-from tuner.cli.commands.service import logs, serve, status, submit, token, verbs, watch
+from tuner.cli.commands import files, results, run, service, setup, studies
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
@@ -60,10 +59,10 @@ _add(
     results.requests,
 )
 _add("Results", files.export, files.report, files.sync, files.ui)
-_add("Service", serve.serve)
-_add("Service", submit.submit, passes_flags=True)
-_add("Service", watch.watch, status.status, logs.logs)
-_add("Service", verbs.stop, verbs.cancel, verbs.resume, verbs.delete, token.token)
+_add("Service", service.serve)
+_add("Service", service.submit, passes_flags=True)
+_add("Service", service.watch, service.status, service.logs)
+_add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
 _add("Setup", setup.presets, setup.space, setup.doctor)
 
 

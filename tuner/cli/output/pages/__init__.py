@@ -18,11 +18,24 @@ if TYPE_CHECKING:
         mlflow,
         optimize,
         report,
+        service,
         setup,
         studies,
     )
 
-__all__ = ["benchmarks", "best", "classes", "compare", "export", "mlflow", "optimize", "report", "setup", "studies"]
+__all__ = [
+    "benchmarks",
+    "best",
+    "classes",
+    "compare",
+    "export",
+    "mlflow",
+    "optimize",
+    "report",
+    "service",
+    "setup",
+    "studies",
+]
 
 if not TYPE_CHECKING:
 

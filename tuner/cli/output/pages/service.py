@@ -1,0 +1,176 @@
+"""What the commands of a service print: its studies, their logs and their ends, and tokens."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from storage.service.records import ENDED, SubmissionState
+from tuner.cli.from_server import open_client
+from tuner.cli.output import parts
+from tuner.cli.output.parts import new_table, show
+from tuner.cli.output.progress.lines import WatchedStudy
+from tuner.client.client import Client
+from tuner.client.failures import RefusedError
+from tuner.client.replies import ServiceToken, SubmittedStudy
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT, SettingError
+from tuner.results import text
+from tuner.use_cases.places import storage_url
+
+if TYPE_CHECKING:
+    from tuner.service.tokens import StoredTokens
+
+POLL_S = 1.0
+
+
+def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
+    """Print the state of a study that a command has changed."""
+    if as_json:
+        print(parts.as_json(study))
+    else:
+        print(f"{study.id} is {study.state.value}; see it with `tuner watch {study.id}`", flush=True)
+
+
+def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
+    """Print a study in full."""
+    print(parts.as_json(study)) if as_json else parts.print_study(study)
+
+
+def named_states(names: Sequence[str], *, running: bool) -> list[str]:
+    """Return the states that are asked for: the named ones, and with `running` those before a study's end.
+
+    Raises:
+        SettingError: for an unknown state.
+    """
+    for each in names:
+        if each.upper() not in SubmissionState.__members__:
+            raise SettingError("state", each, f"states: {', '.join(SubmissionState.__members__)}")
+    more = [each.value for each in SubmissionState if each not in ENDED] if running else []
+    return [*(each.upper() for each in names), *more]
+
+
+def print_studies(found: Sequence[SubmittedStudy], *, as_json: bool) -> None:
+    """Print studies, one line each."""
+    if as_json:
+        print(parts.as_json(found))
+    elif found:
+        parts.print_table(found)
+    else:
+        print("no study; `tuner submit` submits one")
+
+
+def print_log(client: Client, id: str, *, follow: bool) -> None:
+    """Print the log of a study's driver; `follow` waits for further lines until the study has ended."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    for content in _contents(client, id, follow=follow):
+        sys.stdout.write(decode(content))
+        sys.stdout.flush()
+
+
+def _contents(client: Client, id: str, *, follow: bool) -> Iterator[bytes]:
+    """Yield the log in parts."""
+    offset = 0
+    while True:
+        ended = not follow or client.study(id).ended  # before the log is read, so that its end is read, too
+        try:
+            part = client.log(id, offset)
+        except RefusedError as error:
+            if error.status != 404 or ended:
+                raise
+            part = None  # it waits and has no log yet
+        if part is not None and part.content:
+            offset = part.end
+            yield part.content
+        elif ended:
+            return
+        else:
+            time.sleep(POLL_S)
+
+
+def watch_study(client: Client, id: str) -> int:
+    """Print what happens to a study until it has ended, and return the exit code."""
+    shown = WatchedStudy()
+    try:
+        for event in client.events(id):
+            for line in shown.lines(event):
+                print(line, file=sys.stderr, flush=True)
+        return _end(client, id, simulated=bool(shown.simulated))
+    except KeyboardInterrupt:
+        print(f"stopped watching; the study goes on, `tuner watch {id}` watches it again", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _end(client: Client, id: str, *, simulated: bool) -> int:
+    """Print how a study ended, and return the exit code."""
+    study = client.study(id)
+    print(f"{id} is {study.state.value}" + (f": {text.one_line(study.reason)}" if study.reason else ""))
+    if study.state is SubmissionState.FAILED:
+        print(f"see why: tuner logs {id}")
+        return EXIT_OURS
+    if study.state is SubmissionState.CANCELLED:
+        return EXIT_INTERRUPTED
+    conclusion = client.conclusion(id)
+    if conclusion is None:
+        print(f"continue with: tuner resume {id}")
+        return EXIT_TIME_LIMIT
+    if simulated:
+        print("all figures are predicted, not measured")
+    print(f"see its result: tuner best --study {id} --server {client.server}")
+    if conclusion.get("nearest") is not None:
+        return EXIT_SLOS_MISSED
+    if conclusion.get("winner") is not None:
+        return 0
+    states = {trial.state for trial in client.trials(id)}
+    return EXIT_SLOS_MISSED if "infeasible" in states else EXIT_OURS
+
+
+def change_tokens(
+    server: str | None,
+    storage: str | None,
+    action: str,
+    name: str,
+    owner: str | None,
+    role: str,
+    days: int | None,
+    *,
+    insecure: bool,
+) -> None:
+    """Add, list or revoke tokens in a database, or over a server where one is given or in TUNER_SERVER."""
+    from tuner.service.tokens import StoredTokens  # no other command of a client needs a service's libraries
+
+    if server is None and (storage is not None or not os.environ.get("TUNER_SERVER")):
+        with closing(StoredTokens(storage_url(storage, create=action == "add"))) as tokens:
+            _act(tokens, action, name, owner, role, days)
+        return
+    with open_client(server, insecure=insecure) as client:
+        _act(client, action, name, owner, role, days)
+
+
+def _act(tokens: Client | StoredTokens, action: str, name: str, owner: str | None, role: str, days: int | None) -> None:
+    if action == "list":
+        _print_table(tokens.tokens())
+    elif action == "revoke":
+        print(f"revoked the token {tokens.revoke_token(name).name}")
+    else:
+        made = tokens.add_token(name, owner=owner, role=role, days=days)
+        expires = "" if made.expires_at is None else f", expires {made.expires_at:%Y-%m-%d}"
+        print(
+            f"token {made.name} of {made.owner}, {made.role}{expires}; it is shown once:", file=sys.stderr, flush=True
+        )
+        print(made.token)
+
+
+def _print_table(found: Sequence[ServiceToken]) -> None:
+    table = new_table()
+    for heading in ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked"):
+        table.add_column(heading, no_wrap=True)
+    for each in found:
+        times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
+        cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)
+        table.add_row(each.name, each.owner, each.role, *cells)
+    show(table, width=140) if found else print("no token; `tuner token add NAME` makes one")
