@@ -1,4 +1,4 @@
-"""Start drivers, and tell whether one still runs."""
+"""Start, watch and end drivers: the processes that each run the study of one submission."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG = "driver.log"
 
 
 class Launcher:
-    """Starts drivers on this host, each in a session of its own, so that it outlives this process.
+    """Starts drivers on this host, each in a process session of its own, so that it outlives the scheduler's process.
 
     Args:
         storage: URL of the database.
@@ -38,7 +38,7 @@ class Launcher:
     ) -> None:
         self._storage, self._folder = storage, folder
         self._vllm, self._ray_address, self._rules = vllm, ray_address, rules
-        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}  # by submission and number of its run
 
     def launch(self, submission: Submission) -> None:
         """Start a driver for a submission that has devices; its output goes to `driver.log` in the submission's folder.
@@ -46,10 +46,10 @@ class Launcher:
         Raises:
             OSError: if no process can be started.
         """
-        folder = folder_of(self._folder, submission.id)
+        folder = submission_folder(self._folder, submission.id)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address, self._rules)
-        environment = {**inherited(os.environ), **job.environment(), **self.variables_of(submission)}
+        environment = {**without_webhooks(os.environ), **job.environment(), **self.device_variables(submission)}
         with (folder / LOG).open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tuner.service.driver"],  # -P: no module of the current folder
@@ -61,10 +61,11 @@ class Launcher:
             )
         self._children[submission.id, submission.runs] = child
 
-    def variables_of(self, submission: Submission) -> dict[str, str]:
-        """Return the variables that name a driver's GPUs and where it logs.
+    def device_variables(self, submission: Submission) -> dict[str, str]:
+        """Return the environment variables with a driver's GPUs and its MLflow server.
 
-        Names of this machine's GPUs are `KIND:INDEX`, by NVML's index. A cluster places its own GPUs.
+        A GPU of this machine is named `KIND:INDEX`, with NVML's index. Without a GPU, or on a Ray cluster, which
+        assigns its own GPUs, no GPU is named.
         """
         variables = {"MLFLOW_TRACKING_URI": tracking_uri(self._storage, self._folder)}
         if self._ray_address is None and submission.kind not in WITHOUT_GPU:
@@ -72,52 +73,52 @@ class Launcher:
             variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)}
         return variables
 
-    def runs(self, driver: Driver) -> bool | None:
-        """Return whether a driver of this host and boot still runs; None for another host."""
-        here = this_driver()
-        if driver.host != here.host:
+    def is_running(self, driver: Driver) -> bool | None:
+        """Return whether a driver still runs: False if this host has booted since; None for another host's driver."""
+        own = this_driver()
+        if driver.host != own.host:
             return None
-        if driver.boot != here.boot:
+        if driver.boot != own.boot:
             return False
         return is_alive(Identity(driver.pid, driver.started))
 
-    def ended(self) -> set[tuple[str, int]]:
-        """Reap the drivers that have ended since the last call, and return their submissions and runs."""
+    def reap(self) -> set[tuple[str, int]]:
+        """Reap the drivers that have ended since the last call; return each one's submission and number of the run."""
         found = {run for run, child in self._children.items() if child.poll() is not None}
         self._children = {run: child for run, child in self._children.items() if run not in found}
         return found
 
     def abandon(self, submission: str, run: int) -> None:
-        """Kill the process of a run that did not become its driver in time: a frozen one would stay for good."""
+        """Kill the process of a run that did not register as its driver in time; a hung one would never end."""
         if (child := self._children.get((submission, run))) is not None:
             child.kill()
 
     def interrupt(self) -> None:
-        """Ask the drivers of this process to end at once; their submissions are queued again."""
+        """Send SIGTERM to all drivers that this process started; they end, and their submissions are queued again."""
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> int:
-        """Wait for the drivers to end, at most so long in all, and return how many still run."""
+        """Wait at most `seconds` in total for the drivers to end, and return how many still run."""
         deadline = time.monotonic() + seconds
         for child in self._children.values():
             with suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=max(deadline - time.monotonic(), 0.0))
-        self.ended()
+        self.reap()
         return len(self._children)
 
 
-def folder_of(folder: Path, submission: str) -> Path:
-    """Return the folder of a submission below the service's."""
+def submission_folder(folder: Path, submission: str) -> Path:
+    """Return the folder of a submission within the service's folder."""
     return folder / "submissions" / submission
 
 
-def inherited(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the service's variables without the addresses of its webhooks: drivers send nothing there."""
+def without_webhooks(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without the addresses and keys of webhooks: drivers send nothing there."""
     return {name: value for name, value in variables.items() if not name.startswith(WEBHOOKS)}
 
 
-def end_driver(driver: Driver) -> bool:
-    """Kill a driver of this host that no longer writes heartbeats; return False if it has ended."""
+def kill_driver(driver: Driver) -> bool:
+    """Kill a driver of this host that no longer writes heartbeats; return False if it had ended before."""
     return send_signal(Identity(driver.pid, driver.started), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The scheduler: one step reads the queue, decides, starts what may start, and finds lost drivers."""
+"""The scheduler: each step finds lost drivers, reads the queue, decides, and starts submissions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tuner.service.queue.policy import decide
 from tuner.service.queue.rules import WEEK_S, WITHOUT_GPU
 from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
 from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
-from tuner.service.scheduler.launcher import Launcher, end_driver
+from tuner.service.scheduler.launcher import Launcher, kill_driver
 from tuner.study.specification.plan import gpus_of_trial
 
 LEASE = "scheduler"
 LEASE_S = 15.0
-"""Seconds that a lease is valid: so long nothing is scheduled when a scheduler dies."""
+"""Validity of a lease in seconds. If a scheduler dies, nothing is scheduled for this long."""
 
 FORGET_EVERY = timedelta(hours=1)
 MOST_FORGOTTEN = 1000
-"""Old lines of the audit log that one step deletes, so that others can write soon."""
+"""Old lines of the audit log that one step deletes at most; a longer deletion would block other writers."""
 
 STEP_S = 1.0
 """Seconds between two steps."""
@@ -42,8 +42,9 @@ START_S = 120.0
 """Seconds that a started process has to set itself as the driver."""
 
 MOST_LOSSES = 6
-"""The loss that ends a study, if no trial finished in between: its driver may be what kills its host. Starting takes
-seconds, in which a host that restarts, or an administrator, may well kill two or three of them."""
+"""Lost drivers in a row, without a finished trial, after which a study is not started again: it may crash its host.
+
+One or two are not enough: an administrator, or a host that restarts, may kill several drivers while they start."""
 
 
 @dataclass
@@ -61,10 +62,10 @@ class Scheduler:
         store: the service's.
         launcher: starts drivers.
         devices: names of the devices by kind.
-        note: gets a line about everything that went wrong, and the study that it is about; None: about all.
+        note: gets a line about each fault, and the submission's id; None: the fault concerns all submissions.
         keep_audit: how long a line of the audit log is kept.
-        state: gets what each step finds.
-        now: the present time.
+        state: is updated by each step, for pages.
+        now: returns the present time.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Scheduler:
         self._devices = {kind: tuple(names) for kind, names in devices.items()}
         self._keep_audit = keep_audit
         self._forget_at: datetime | None = None
-        self._ended: set[tuple[str, int]] = set()
-        self._least: dict[tuple[str, datetime], int] = {}
+        self._ended_runs: set[tuple[str, int]] = set()
+        self._least_gpus_of: dict[tuple[str, datetime], int] = {}
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.state = QueueState() if state is None else state
 
@@ -102,13 +103,13 @@ class Scheduler:
     def step(self) -> Lease | None:
         """Take or renew the lease and schedule once; None if another process schedules."""
         now = self._now()
-        self._ended |= self._launcher.ended()
+        self._ended_runs |= self._launcher.reap()
         lease = self._store.take_lease(LEASE, self._holder, LEASE_S, now)
         self.state.leads = lease is not None
         if lease is None:
             return None
-        submissions = [self._found(each, lease) for each in self._store.active_and_queued()]
-        self._ended.clear()
+        submissions = [self._with_loss(each, lease) for each in self._store.active_and_queued()]
+        self._ended_runs.clear()
         decisions = self._decide(submissions, now)
         self.state.waits = decisions.waits
         for id in decisions.yields:
@@ -138,8 +139,8 @@ class Scheduler:
             self._note(f"no driver for {id} can be started: {error}", id)
             self._store.lost(id, None, lease, self._now(), MOST_LOSSES)
 
-    def _found(self, submission: Submission, lease: Lease) -> Submission:
-        """Return a submission, after its driver was found lost if it is."""
+    def _with_loss(self, submission: Submission, lease: Lease) -> Submission:
+        """Return a submission as the database has it, after the loss of its driver, if it is lost, was recorded."""
         if submission.state not in ACTIVE or not self._is_lost(submission):
             return submission
         self._note(f"the driver of {submission.id} is lost", submission.id)
@@ -151,35 +152,36 @@ class Scheduler:
     def _is_lost(self, submission: Submission) -> bool:
         """Return whether the driver has ended, or has been silent for too long."""
         now, driver = self._now(), submission.driver
-        if driver is None and (submission.id, submission.runs) in self._ended:
+        if driver is None and (submission.id, submission.runs) in self._ended_runs:
             return True
         if driver is None:
             began = submission.run_began_at or submission.queued_at
             return now - began > timedelta(seconds=START_S)
-        runs = self._launcher.runs(driver)
-        if runs is False:
+        is_running = self._launcher.is_running(driver)
+        if is_running is False:
             return True
         silent = submission.heartbeat_at is None or now - submission.heartbeat_at > timedelta(seconds=SILENT_S)
-        if runs and silent:
-            return end_driver(driver)  # a frozen driver may not wake up beside its successor
-        return silent and runs is None
+        if is_running and silent:
+            return kill_driver(driver)  # a hung driver must not resume beside its successor
+        return silent and is_running is None
 
     def _decide(self, submissions: Sequence[Submission], now: datetime) -> Decisions:
         """Return the decisions of the queue's policy."""
         now_s = now.timestamp()
         running = tuple(_running(each) for each in submissions if each.state in ACTIVE and each.granted)
         queued = [each for each in submissions if each.state is SubmissionState.QUEUED]
-        known, self._least = self._least, {}
+        known, self._least_gpus_of = self._least_gpus_of, {}
         for each in queued:
-            self._least[each.id, each.created_at] = known.get((each.id, each.created_at)) or self._least_gpus(each)
-        waiting = tuple(_waiting(each, self._least[each.id, each.created_at]) for each in queued)
+            key = each.id, each.created_at
+            self._least_gpus_of[key] = known.get(key) or self._least_gpus(each)
+        waiting = tuple(_waiting(each, self._least_gpus_of[each.id, each.created_at]) for each in queued)
         uses = self._store.uses(now - timedelta(seconds=WEEK_S))
         intervals = [*intervals_of_uses(uses), *intervals_of_running(running, now_s)]
         shares = owner_shares(self._store.owners(), intervals, now_s)
         return decide(QueueView(now_s, waiting, running, shares, self._devices))
 
     def _least_gpus(self, submission: Submission) -> int:
-        """Return the devices of one trial: with fewer, a study cannot measure. What cannot be read, its driver says."""
+        """Return the number of GPUs that one trial needs; 1 for unreadable settings, which the driver reports."""
         found = self._store.submission(submission.id)
         if submission.kind in WITHOUT_GPU or found is None:
             return 1

@@ -9,14 +9,14 @@ import pytest
 
 from storage.service.records import Submission
 from tuner.service.asked.rules import ServerRules
-from tuner.service.scheduler.launcher import Launcher, inherited
+from tuner.service.scheduler.launcher import Launcher, without_webhooks
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
 
 def variables(kind: str, granted: tuple[str, ...], storage: str = "postgresql://h/d", ray: str | None = None) -> object:
     launcher = Launcher(storage, Path("/srv/tuner"), None, ray, ServerRules())
-    return launcher.variables_of(Submission("s", "ada", {}, kind, len(granted), 0, NOW, NOW, granted=granted))
+    return launcher.device_variables(Submission("s", "ada", {}, kind, len(granted), 0, NOW, NOW, granted=granted))
 
 
 @pytest.fixture(autouse=True)
@@ -47,4 +47,4 @@ def test_all_studies_log_to_one_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_driver_does_not_know_the_webhooks() -> None:
     variables = {"PATH": "/bin", "TUNER_WEBHOOK_TEAM": "https://hooks.example/T0", "TUNER_WEBHOOK_TEAM_SECRET": "k"}
-    assert inherited(variables) == {"PATH": "/bin"}
+    assert without_webhooks(variables) == {"PATH": "/bin"}

@@ -34,10 +34,10 @@ class FakeLauncher(Launcher):
             raise OSError("no more processes")
         self.launched.append((submission.id, submission.granted))
 
-    def runs(self, driver: Driver) -> bool | None:
+    def is_running(self, driver: Driver) -> bool | None:
         return self.alive.get(driver, True)
 
-    def ended(self) -> set[tuple[str, int]]:
+    def reap(self) -> set[tuple[str, int]]:
         found, self.ended_now = self.ended_now, set()
         return found
 
