@@ -1,4 +1,4 @@
-"""What a study measured of a trial, as one value for each metric: everything that shows a trial shows these."""
+"""One value for each metric of a trial, from its benchmarks. Tables, reports, dashboards and scripts all show these."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def measured(
 ) -> TrialOutcome | None:
     """Return what a study measured of a trial, as one outcome; None without a measurement that succeeded.
 
-    It has every benchmark of the rounds that measured both the reference and what the conclusion compares with it,
-    because rounds differ in their prompts. A trial that was in none of these has those of its own rounds, else those of
-    the search: search and rounds may have workloads of different sizes, whose values are never pooled.
+    It has every benchmark of the rounds that measured both the reference and the trial that the conclusion compares
+    with it, because rounds differ in their prompts. A trial that was in none of these has the benchmarks of its own
+    rounds, else those of the search: search and rounds may have workloads of different sizes, whose values are never
+    pooled.
 
     Args:
         conclusion: of the study, as plain JSON; None before its end.
@@ -44,7 +45,7 @@ def rounds_of(records: Sequence[TrialRecord], number: int | None) -> dict[int, T
 
 
 def shown_rounds(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> list[int]:
-    """Return the rounds that measured both the reference and what the conclusion compares with it, ascending."""
+    """Return the rounds that measured both the reference and the trial compared with it, ascending."""
     reference, challenger = reference_number(conclusion, records), challenger_of(conclusion, records)
     return sorted(rounds_of(records, reference).keys() & rounds_of(records, challenger).keys())
 
@@ -142,10 +143,10 @@ def metrics_of(outcome: TrialOutcome | None) -> dict[str, float | None]:
 
 
 def capacity_of(rates: Iterable[tuple[float, bool]]) -> float | None:
-    """Return the highest rate that held below every rate that missed; None if there is none.
+    """Return the highest rate that met every SLO and is below every rate that missed one; None if there is none.
 
     Args:
-        rates: each measured rate, in requests/s, and whether every SLO held at it.
+        rates: each measured rate, in requests/s, and whether every SLO was met at it.
     """
     measured = list(rates)
     lowest_miss = min((rate for rate, held in measured if not held), default=float("inf"))

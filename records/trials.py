@@ -23,7 +23,7 @@ class Culprit(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """All kinds of failure; `culprit` classifies them."""
+    """All kinds of failure, by culprit: the configuration first, then the infrastructure, last the tuner itself."""
 
     INVALID_CONFIGURATION = "invalid_configuration"
     OUT_OF_MEMORY_STARTUP = "out_of_memory_startup"
@@ -111,8 +111,10 @@ JsonScalar = str | int | float | bool | None
 Config = Mapping[str, JsonScalar]
 """Parameter name to value. A parameter that is missing or None keeps the engine's default."""
 
-DEFAULTS, BASELINE = "defaults", "baseline"
-"""What a conclusion keeps where nothing is better."""
+DEFAULTS = "defaults"
+"""Label of the trial with the engine's defaults, and what a conclusion keeps where nothing is better than them."""
+BASELINE = "baseline"
+"""What a conclusion keeps where nothing is better than the user's own configuration, a trial of the kind `CURRENT`."""
 
 
 class Provenance(StrEnum):
@@ -125,8 +127,16 @@ class Provenance(StrEnum):
 class TrialKind(StrEnum):
     """The purpose of a trial.
 
-    The defaults, the user's own configuration, a given configuration, the search, a finalist with fewer flags, a search
-    for the capacity, or a round of the confirmation.
+    Finalists are the best trials of the search, which are measured again, beside the reference, in several rounds.
+
+    Attributes:
+        BASELINE: measures the engine's defaults.
+        CURRENT: measures the user's own configuration; it is the reference if there is one, else the defaults are.
+        ENQUEUED: measures another configuration that the user gave.
+        SEARCH: measures a configuration that the sampler proposed.
+        REDUCED: measures a finalist with fewer flags.
+        CAPACITY: searches the highest request rate that a configuration sustains within the SLOs.
+        CONFIRM: measures a finalist or the reference in a round.
     """
 
     BASELINE = "baseline"
@@ -163,7 +173,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """Facts that the server reports in its log and at `/metrics`, and of its warm-up; None for an unknown fact.
+    """What the server reports in its log and at `/metrics`, and how its warm-up went; None for an unknown fact.
 
     `preemptions`, `queue_time_mean_s`, `prefix_hit_rate`, `kv_usage_*` and `spec_*` cover the scored benchmarks only.
     Rates and usages are shares in [0, 1].
@@ -185,10 +195,11 @@ class ServerFacts:
         kv_usage_mean: mean share of the KV cache in use.
         spec_acceptance_rate: share of speculative tokens that were accepted.
         spec_tokens_per_draft: accepted tokens for each draft.
-        warmup_windows: runs of the load in the warm-up.
-        warmup_settled: whether the last two windows of the warm-up agreed and the scored benchmarks compiled no
-            kernels.
-        benchmarks_again: benchmarks that were measured again, because kernels were compiled during them.
+        warmup_windows: number of unscored runs of the load in the warm-up.
+        warmup_settled: whether the last two of these runs agreed and the server compiled no kernels during the scored
+            benchmarks.
+        benchmarks_again: number of benchmarks that were discarded and repeated, because the server compiled kernels
+            during them.
     """
 
     kv_cache_tokens: int | None = None
@@ -218,7 +229,7 @@ class TrialOutcome:
 
     Attributes:
         started_at: start of the attempt.
-        ended_at: end of the attempt: its start and its duration by the monotonic clock.
+        ended_at: end of the attempt: `started_at` plus the duration by the monotonic clock.
         provenance: measured or simulated.
         worker: name of the worker.
         device: name of its GPU or CPU.
@@ -226,7 +237,7 @@ class TrialOutcome:
         artifacts: folder of logs and result files, on the worker's machine.
         argv: the command of the server.
         environment: variables that were set for the server beyond the inherited ones.
-        repeats: one for each benchmark that ran to its end.
+        repeats: one for each benchmark that was completed.
         server: facts that the server reported; None if there was no server.
         failure: None if the attempt succeeded.
     """
@@ -252,9 +263,9 @@ class TrialOutcome:
     def metric(self, name: str) -> float | None:
         """Return the value of a metric over all repeats, in the metric's unit; None if any repeat lacks it.
 
-        It is the median over the repeats, with two exceptions. `success_rate` is that of all requests of the repeats
-        together. The success rate of a class and each `goodput_share` are means, because a median would drop the
-        single repeat in which requests failed.
+        It is the median over the repeats, with two exceptions. `success_rate` pools the requests of all repeats. The
+        success rate of a request class and each `goodput_share` are means over the repeats, because a median would
+        drop a single repeat in which requests failed.
 
         Args:
             name: see `records.metrics.metric`.
@@ -272,7 +283,20 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """A failed attempt at a trial that was retried, or that will be; `timings` maps a phase to its seconds."""
+    """A failed attempt at a trial that was retried, or that will be.
+
+    Attributes:
+        number: number of the trial.
+        round: of a finalist, see `TrialRecord.round`; 0 for the trial itself.
+        attempt: position among the attempts at the trial, as `TrialRecord.attempts` counts them.
+        failure: why it failed.
+        started_at: start of the attempt.
+        ended_at: end of the attempt.
+        worker: name of the worker.
+        device: name of its GPU or CPU.
+        artifacts: folder of logs, on the worker's machine.
+        timings: `Phase` to seconds, as in `TrialOutcome`.
+    """
 
     number: int
     round: int
@@ -288,12 +312,13 @@ class FailedAttempt:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The evaluation of an outcome.
+    """The evaluation of an outcome by the objectives and SLOs of its study.
 
     Attributes:
         values: objective to its value in the metric's unit, in the order of the study; None where it was not measured.
         constraints: constraint to its violation; a constraint is satisfied at or below 0.
-        score: weighted geometric mean of the improvements over the defaults, which score 1; None without one.
+        score: weighted geometric mean of the improvements over the reference, which scores 1; None without a
+            reference.
     """
 
     values: Mapping[str, float | None]
@@ -317,9 +342,9 @@ class TrialRecord:
         round: 0 for the trial itself; 1, 2, … for the rounds of a finalist, which keep the trial's number.
         kind: its purpose.
         label: name of a given configuration; None without one.
-        params: parameters that the sampler chose, unused conditional ones included.
+        params: parameters that the sampler chose, including conditional ones whose condition is not met.
         config: parameters that were rendered to flags.
-        attempts: launches so far, retries included.
+        attempts: attempts so far, retries included.
         created_at: when it was added.
         outcome: result of the last attempt; None while the trial is pending.
         verdict: evaluation of the outcome; None for a failure.
@@ -349,7 +374,7 @@ class TrialRecord:
             return "pending"
         if not self.outcome.succeeded:
             return "failed"
-        if self.kind is TrialKind.CAPACITY:  # it has no verdict
+        if self.kind is TrialKind.CAPACITY:  # a search for the capacity has no verdict
             return "ok"
         return "ok" if self.verdict is not None and self.verdict.feasible else "infeasible"
 
@@ -364,8 +389,8 @@ class StudyRecord:
         provenance: of all its trials.
         premise: settings that must be the same when the study is resumed, as JSON: model, workload, search space,
             objectives, SLOs, engine.
-        facts: facts about its environment, as JSON: engine version, devices, host. Later runs may add some.
-        conclusion: result of the confirmation, as JSON; None before it.
+        facts: its environment, as JSON: engine version, devices, host. Later runs of the study may add facts.
+        conclusion: winner, finalists and reason, as JSON; None before the study has concluded.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which server is asked, and with which token."""
+"""The address of the service (`tuner serve`) and the token that authorises the requests of a client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tuner.errors import SettingError
 SERVER_VARIABLE = "TUNER_SERVER"
 TOKEN_VARIABLE = "TUNER_TOKEN"
 _TOKEN = re.compile(r"[\x21-\x7e]{1,512}")
+"""Printable ASCII without spaces: other characters cannot be sent in an HTTP header."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A server's URL without a slash at its end, and the token for it, which no text shows."""
+    """A server's URL without a trailing slash, and the token for it, which `repr` omits."""
 
     url: str
     token: str = field(repr=False)
@@ -31,13 +32,13 @@ class Address:
         """Whether the server is on this machine."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
-    def options(self) -> dict[str, Any]:
-        """Return what httpx's clients are given: the address, the token and the authorities."""
+    def client_options(self) -> dict[str, Any]:
+        """Return the arguments of httpx's clients: base URL, token, use of proxies, and certificate authorities."""
         return {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {self.token}"},
-            "trust_env": not self.is_loopback,
-            # A client that ignores the environment's proxies would ignore SSL_CERT_FILE and SSL_CERT_DIR, too.
+            "trust_env": not self.is_loopback,  # a proxy would ask its own loopback address
+            # With trust_env=False httpx ignores SSL_CERT_FILE and SSL_CERT_DIR, too; this context reads them.
             "verify": httpx.create_ssl_context() if self.url.startswith("https:") else True,
         }
 
@@ -45,16 +46,16 @@ class Address:
 def find_address(
     server: str | None, token: str | None, *, insecure: bool = False, environment: Mapping[str, str] | None = None
 ) -> Address:
-    """Return the address that is given, else that of the environment.
+    """Return the address that the arguments name, else the one that the environment names.
 
     Args:
-        server: URL; None: TUNER_SERVER.
-        token: None: TUNER_TOKEN.
+        server: URL of the server; None: the value of TUNER_SERVER.
+        token: the token; None: the value of TUNER_TOKEN.
         insecure: whether the token may be sent without TLS to another machine.
-        environment: variables; None: those of this process.
+        environment: environment variables; None: those of this process.
 
     Raises:
-        SettingError: without a server or a token, for a URL that is none, or for plain HTTP beyond this machine.
+        SettingError: without a server or a token, for an invalid URL or token, or for plain HTTP to another machine.
     """
     variables = os.environ if environment is None else environment
     url = _checked_url(server or variables.get(SERVER_VARIABLE) or None)
@@ -72,17 +73,17 @@ def find_address(
 
 
 def _checked_url(url: str | None) -> str:
-    """Return a URL without a slash at its end.
+    """Return a URL without a trailing slash.
 
     Raises:
-        SettingError: for none, or for one that is not of HTTP or has parts that a server's address has not.
+        SettingError: for None, and for a URL that is not HTTP or has a user, a password, a query or a fragment.
     """
     if url is None:
         raise SettingError("server", None, "no server is given", f"give {{server}} URL, or set {SERVER_VARIABLE}")
     remedy = "give one such as http://127.0.0.1:8600"
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
+        host, _ = parts.hostname, parts.port  # both raise ValueError if they are invalid
     except ValueError as error:
         raise SettingError("server", url, f"not an address: {error}", remedy) from None
     if parts.username is not None or parts.password is not None:

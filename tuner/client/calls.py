@@ -33,14 +33,14 @@ from tuner.settings.study import SubmitSettings
 
 Answer = TypeVar("Answer")
 POLL_S = 2.0
-"""Seconds between two looks at a study that is waited for."""
+"""Seconds between two polls of a study that `wait` waits for."""
 
 SLOW_S = 300.0
-"""Seconds that the server has for a report, which it draws first."""
+"""Timeout of a report in seconds: the server draws its figures first."""
 
 
 def path_of(id: str, rest: str = "") -> str:
-    """Return the path of a study; whatever the id, it is one part of the path."""
+    """Return the URL path of a study; the id is quoted, so that it is one segment."""
     name = quote(id, safe="")
     return f"/v1/studies/{'%2E' * len(name) if name in ('.', '..') else name}{rest}"
 
@@ -132,7 +132,7 @@ class Calls:
 
     @Method
     def conclusion(self, id: str) -> Flow[dict[str, Any] | None]:
-        """Return what a study concluded: winner, reason, finalists, flag effects, front; None before it did."""
+        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None before there is one."""
         try:
             return (yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/conclusion"))))
         except RefusedError as error:
@@ -298,5 +298,5 @@ class Calls:
 
     @Method
     def revoke_token(self, name: str) -> Flow[ServiceToken]:
-        """Make a token worthless from now on; for admins."""
+        """Revoke a token; for admins."""
         return self._ask(ServiceToken, Call("POST", f"/v1/tokens/{quote(name, safe='')}:revoke"))

@@ -49,7 +49,7 @@ class Client(Calls):
     ) -> None:
         address = find_address(server, token, insecure=insecure)
         self.server, self._sleep = address.url, sleep
-        self._http = httpx.Client(**address.options(), transport=transport)
+        self._http = httpx.Client(**address.client_options(), transport=transport)
 
     def __enter__(self) -> Client:
         return self
@@ -127,7 +127,7 @@ class AsyncClient(Calls):
     ) -> None:
         address = find_address(server, token, insecure=insecure)
         self.server, self._sleep = address.url, sleep
-        self._http = httpx.AsyncClient(**address.options(), transport=transport)
+        self._http = httpx.AsyncClient(**address.client_options(), transport=transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self

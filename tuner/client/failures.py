@@ -1,4 +1,4 @@
-"""What becomes of a failed request: it is sent again, or it is an error of one line."""
+"""Failed requests: decide whether one is sent again, and turn the others into errors of one line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WAITS_S: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each further attempt of a request."""
 
 PATIENT_WAITS_S = (*WAITS_S, 4.0, *[8.0] * 35)
-"""The same for a stream that was open before, about five minutes: the server may be restarted."""
+"""Seconds before each attempt to reopen a stream that was lost, about five minutes in all: the server may restart."""
 
 MOST_WAIT_S = 10.0
 """Longest wait that a server may ask for with `Retry-After`."""
 
 _AGAIN = frozenset({429, 502, 503, 504})
-"""Status of answers of a server that is busy or being started."""
+"""HTTP status codes of a server that is busy or starting."""
 
 
 class RefusedError(UserError):
@@ -41,7 +41,7 @@ class RefusedError(UserError):
 def wait_before_repeating(
     outcome: Outcome, attempt: int, server: str, waits: tuple[float, ...], *, repeatable: bool = True
 ) -> float | None:
-    """Return the seconds after which a request is sent again; None if its answer is a good one.
+    """Return the seconds after which a request is sent again; None if it succeeded.
 
     Args:
         outcome: its answer, or how it failed.

@@ -54,7 +54,7 @@ class Call:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What httpx is given."""
+        """The arguments of httpx's request."""
         query = {name: value for name, value in self.query.items() if value is not None}
         return {
             "method": self.method,

@@ -1,4 +1,4 @@
-"""Write what a server answered to files that the user chose."""
+"""Write reports and deployment files from a server's answers to paths that the user chose."""
 
 from __future__ import annotations
 

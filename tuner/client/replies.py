@@ -1,4 +1,4 @@
-"""What a server answers, as frozen records. Times are UTC; an absent value is None.
+"""The answers of a server, as frozen records. Times are UTC; an absent value is None.
 
 The routes of the service return these records, and the clients read them: their fields are the JSON of the API.
 """
@@ -21,7 +21,7 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class StudyProgress:
-    """How far a study is: finished trials of the search, measurements in rounds, failed trials, and the best score."""
+    """Progress of a study: finished trials of the search, measurements in rounds, failed trials, and the best score."""
 
     trials: int
     rounds: int
@@ -74,7 +74,7 @@ class SubmittedStudy:
 
     @property
     def ended(self) -> bool:
-        """Whether it runs and waits no more."""
+        """Whether the study has ended: it neither runs nor waits."""
         return self.state in ENDED
 
 
@@ -144,7 +144,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class ServiceToken:
-    """A token. `token` is the secret itself in the answer to its making, else None; no text of the record shows it."""
+    """A token. `token` is the secret itself, only in the answer that creates it, else None; `repr` omits it."""
 
     name: str
     owner: str

@@ -1,4 +1,4 @@
-"""Server-sent events (the HTML standard's `text/event-stream`), and how far a reader of them is."""
+"""Server-sent events (the HTML standard's `text/event-stream`), and the position of a reader in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENCE_S = 60.0
 
 
 PAUSE_S = 0.5
-"""Seconds before a stream is opened again that the server ended without an event: it is being stopped."""
+"""Seconds before a stream is reopened that the server closed without an event, as it does when it is stopped."""
 
 
 @dataclass
@@ -47,12 +47,12 @@ class EventPlace:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What httpx is given."""
+        """The arguments of httpx's request."""
         query, headers = {"follow": str(self.follows).lower()}, {"Last-Event-ID": str(self.number)}
         return {"method": "GET", "url": self.path, "params": query, "headers": headers, "timeout": SILENCE_S}
 
     def begin(self, follows: bool) -> None:
-        """Begin to read a new stream: a half event of the last one is forgotten."""
+        """Begin to read a new stream; drop an incomplete event of the last one."""
         self.follows, self.lost_by, self._fields = follows, None, {}
 
     def read(self, line: str) -> StudyEvent | None:

@@ -149,7 +149,7 @@ def logarithms(values: Iterable[float | None]) -> list[float] | None:
 class MeasuredRatio:
     """A metric of two trials: values of the first and second, and the second relative to the first.
 
-    The values are those of `records.trials.measured`. There is no ratio where one is absent or not positive. `basis`
+    The values are those of `records.measured.measured`. There is no ratio where one is absent or not positive. `basis`
     says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
     """
 
