@@ -58,7 +58,10 @@ class Calls:
         return f"{type(self).__name__}({self.server!r})"
 
     def _send(self, call: Call, *, patient: bool = False) -> Flow[Any]:
-        """Send a request until it is answered, and return the answer; None if a lost one said that it was done."""
+        """Send a request, again after a lost connection, and return the answer; None if a lost attempt had succeeded.
+
+        A further attempt then gets the status `call.done_by`, such as 404 for a study that is already deleted.
+        """
         waits = PATIENT_WAITS_S if patient else WAITS_S
         for attempt in itertools.count():
             outcome = yield call
@@ -132,7 +135,7 @@ class Calls:
 
     @Method
     def conclusion(self, id: str) -> Flow[dict[str, Any] | None]:
-        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None before there is one."""
+        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None while it has none."""
         try:
             return (yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/conclusion"))))
         except RefusedError as error:

@@ -17,7 +17,7 @@ WAITS_S: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each further attempt of a request."""
 
 PATIENT_WAITS_S = (*WAITS_S, 4.0, *[8.0] * 35)
-"""Seconds before each attempt to reopen a stream that was lost, about five minutes in all: the server may restart."""
+"""The same for a client that follows a study, about five minutes in all: the server may restart."""
 
 MOST_WAIT_S = 10.0
 """Longest wait that a server may ask for with `Retry-After`."""

@@ -17,7 +17,7 @@ from tuner.service.http.access import Known, Readable, readable
 from tuner.service.http.context import Context
 from tuner.service.http.edge.described import text
 from tuner.service.http.problems import Problem, not_found
-from tuner.service.scheduler.launcher import LOG, folder_of
+from tuner.service.scheduler.launcher import LOG, submission_folder
 from tuner.use_cases.files import export as export_file
 from tuner.use_cases.files import study_lines
 from tuner.use_cases.report.charts import chart as draw
@@ -200,7 +200,7 @@ def log(
 
     Paths of the server are masked.
     """
-    path = folder_of(context.folder, found.id) / LOG
+    path = submission_folder(context.folder, found.id) / LOG
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -20,7 +20,7 @@ from tuner.service.http.access import Caller, Changeable, Known, Readable, User,
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewStudy, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
-from tuner.service.scheduler.launcher import folder_of
+from tuner.service.scheduler.launcher import submission_folder
 from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
@@ -155,7 +155,7 @@ def change(found: Changeable, body: StudyChange, who: User, context: Context) ->
 @router.delete("/{id}", status_code=204)
 def delete(found: Changeable, who: User, context: Context) -> None:
     """Delete an ended study with its trials and files; what MLflow has of it stays there."""
-    delete_study(found.id, context.service, context.url, folder_of(context.folder, found.id))
+    delete_study(found.id, context.service, context.url, submission_folder(context.folder, found.id))
     log_action(context, who, "delete", found.id, "done")
 
 
