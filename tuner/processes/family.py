@@ -30,7 +30,10 @@ _POLL_S = 0.02
 
 
 class Identity(NamedTuple):
-    """One process for good: its id and its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    """What identifies a process even after its id was recycled.
+
+    The id, and the start time in clock ticks since boot (field 22 of /proc/PID/stat).
+    """
 
     pid: int
     started: int
@@ -153,10 +156,10 @@ NO_LEADER = Identity(2**31 - 1, 0)
 """The leader of a family that has none, whose members are found by their mark: no process has this id."""
 
 AFTER_LEADER_S = 1.0
-"""How long members may take to end by SIGTERM once their leader has ended."""
+"""Seconds that members have to end after SIGTERM, once their leader has ended."""
 
 KILL_S = 30.0
-"""How long killed members may take to disappear. SIGKILL cannot be refused, but a busy machine takes seconds to unmap
+"""Seconds that killed members have to disappear. SIGKILL cannot be refused, but a busy machine takes seconds to unmap
 tens of GB."""
 
 

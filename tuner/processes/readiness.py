@@ -17,15 +17,15 @@ from tuner.processes.family import Identity
 
 _POLL_S = 0.1
 _REQUEST_S = 5.0
-"""Limit of one HTTP request. SGLang generates a token for `/health` and checks for it once a second: 1.0 s at least."""
+"""Timeout of one HTTP request in seconds: above 1.0, as SGLang looks once a second for the token of its `/health`."""
 _RECORD_S = 1.0
-"""The period in which a starting server's descendants and shared memory are recorded."""
+"""Seconds between two records of a starting server's descendants and shared memory."""
 _SHOWN_CHARS = 200
 _LOOKS = 3
-"""How often a foreign listener must be seen: one reading of /proc/net/tcp may miss a socket while others change."""
+"""Times that another program must be seen on the port: one reading of /proc/net/tcp may miss a changing socket."""
 
 NO_ENDPOINT = frozenset({404, 405, 501})
-"""Statuses of a server that has no such endpoint."""
+"""HTTP status codes of a server that lacks an endpoint."""
 
 Classify = Callable[[Phase, int | None], Failure]
 """Returns the typed failure of a server that ended, from the phase, the exit code and the log."""

@@ -22,11 +22,12 @@ from tuner.processes.family import Identity, end_family, find_family, is_alive, 
 from tuner.processes.watchdog import Watchdog
 
 ORPHAN_GRACE_S = 5.0
+"""Seconds that an orphan has to end after SIGTERM, before SIGKILL."""
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """One started process.
+    """One process that a worker started.
 
     `mark` names the record and is in the environment of everything that the process starts. `process` leads its group.
     The process is an orphan once one of `owners` has ended: the worker that started it or, if given, the driver.
@@ -87,15 +88,15 @@ class ProcessRecords:
         label: str,
         folder: Path | None = None,
     ) -> ProcessRecord:
-        """Write the record of a process that is about to run to the disk, and return it; the watchdog runs then.
+        """Write the record of a process that is about to run, start the watchdog unless it runs, return the record.
 
         Args:
-            mark: names the record.
-            process: leads the group.
-            port: the one that it listens on.
+            mark: name of the record.
+            process: the leader of the process group.
+            port: the port on which it listens; None without one.
             argv: its command.
-            label: for people.
-            folder: the temporary folder of the family alone, which is removed with an orphan.
+            label: its purpose, for people.
+            folder: the temporary folder of this family alone, which is removed if the process becomes an orphan.
 
         Raises:
             OSError: if it cannot be written.

@@ -205,10 +205,10 @@ def _exit_code_of(pid: int) -> int | None:
 
 
 KEPT_BYTES = 2**20
-"""What stays of a log at each end once its process has ended."""
+"""Bytes that are kept at each end of a log once its process has ended."""
 
 RUNNING_KEPT_BYTES = 2**24
-"""What stays at each end while the process runs; failures are read from the first and the last 2 MB."""
+"""Bytes that are kept at each end while the process runs; failures are read from the first and the last 2 MB."""
 
 _PUNCH_HOLE, _KEEP_SIZE = 0x02, 0x01
 

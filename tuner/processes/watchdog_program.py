@@ -4,9 +4,10 @@ It also removes the temporary folders of processes that have ended.
 
     python -I -S watchdog_program.py FOLDER PIPE PID:STARTED [PID:STARTED]
 
-FOLDER has the records. PIPE is a descriptor whose end closes with the worker. The first process is the worker, the
-second the driver. Signals that end a terminal's or a service's processes are ignored, because the watchdog is needed
-after them; it ends by itself once the worker has ended and its processes have.
+FOLDER has the process records. PIPE is the reading end of a pipe whose writing end closes when the worker ends. The
+first process is the worker, the second the driver. The watchdog ignores the signals that end the processes of a
+terminal or a service, because it is needed after them. It ends by itself once the worker and the processes that the
+worker started have ended.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from tuner.processes.family import Identity, is_alive
 from tuner.processes.records import reap_orphans_of
 
 GRACE_S = 2.0
-"""How long a server may take to end by SIGTERM."""
+"""Seconds that a server has to end after SIGTERM, before SIGKILL."""
 
 POLL_S = 0.2
+"""Seconds between two looks at the records."""
+
 LIMIT_S = 120.0
-"""How long the watchdog cleans up after the driver while the worker still runs; Ray ends it within seconds."""
+"""Most seconds for which the watchdog cleans up after the end of the driver, while the worker still runs.
+
+Ray ends such a worker within seconds."""
 
 
-def wait_for_an_end(folder: Path, pipe: int, owners: list[Identity]) -> None:
+def wait_for_owner_end(folder: Path, pipe: int, owners: list[Identity]) -> None:
     """Wait until one of the owners has ended, or the worker no longer uses its records."""
     poll = select.poll()
-    poll.register(pipe, 0)
+    poll.register(pipe, 0)  # 0: only POLLHUP, which says that the writing end is closed
     for owner in owners:
         try:
             poll.register(os.pidfd_open(owner.pid), select.POLLIN)
@@ -53,7 +58,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     folder, pipe = Path(sys.argv[1]), int(sys.argv[2])
     owners = [Identity(*map(int, word.split(":"))) for word in sys.argv[3:]]
-    wait_for_an_end(folder, pipe, owners)
+    wait_for_owner_end(folder, pipe, owners)
     deadline = time.monotonic() + LIMIT_S
     while reap_orphans_of(folder, owners[0], GRACE_S) or (
         is_alive(owners[0]) and not all(is_alive(owner) for owner in owners) and time.monotonic() < deadline
