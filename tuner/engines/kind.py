@@ -1,6 +1,6 @@
-"""An engine as the tuner knows it without its installation: one object that holds every fact of it.
+"""`EngineKind`: every fact of an engine that the tuner needs without an installation of that engine.
 
-Each engine's package has its own in `kind.py`, and `tuner.engines.kinds` finds them by name.
+Each engine's package defines its kind in `kind.py`, and `tuner.engines.kinds` finds the kinds by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.engines.base import Engine, EngineSettings
 DEFAULT_PORT = 8000
 
 FILE_HIDES = ("a study would not know the flags in the file", "give them here")
-"""Rule and remedy for a file of flags."""
+"""Rule and remedy for an argument that names a file of flags."""
 
 
 class Feature(Enum):
@@ -49,12 +49,13 @@ class Program:
         kind: name of the engine, in a study.
         engine: name of the engine, in texts.
         name: of the executable.
-        subcommand: words that come first.
-        variable: environment variable with another executable.
+        subcommand: the first arguments.
+        variable: environment variable that names another executable.
         key_variable: environment variable with the API key, which vLLM and llama.cpp read themselves.
         model_flag: the flag of the model; None: the model is the first argument.
         name_flag: the flag of the model's name in requests.
-        recorded_first: whether the file that the study ran comes before the one on the PATH, such as for a Python.
+        recorded_first: whether a script prefers the executable that the study ran to the one on the PATH: the PATH has
+            some `python3`, which rarely has the engine.
         command: the words of the user's command with placeholders, for the engine `openai`; the first is the program.
         options: whether words `--config.KEY VALUE` are options that the program reads from a file; see
             `tuner.engines.tensorrt_llm.options`.
@@ -135,9 +136,9 @@ class EngineKind:
         reserved: flags of the server that the tuner sets, and how else a user says what they would say.
         refused: further flags that a user may not set, with the rule and the remedy.
         help: the command that prints the flags of the server.
-        context_flag: the flag of the longest request, as `one_spelling` writes it.
+        context_flag: the flag of the context length, the most tokens of a request, as `one_spelling` writes it.
         sampling: returns the flags that set the sampling temperature.
-        no_sampling: the rule and the remedy where no flag sets it.
+        no_sampling: the rule and the remedy for a user who sets the temperature, where no flag does.
         moves_secrets: whether the server reads its API key from a variable, so that a command line need not show it.
         check_arguments: raises a `SettingError` for further arguments that no server can get.
     """

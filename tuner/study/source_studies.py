@@ -1,9 +1,9 @@
-"""Source studies of a new study (`--learn-from`): their trials, by the objectives and SLOs of the new one.
+"""Read the source studies of a new study (`--learn-from`), whose trials warm-start its sampler.
 
-A source study has the same model on another GPU, another model on the same GPU, or another workload. Its level differs,
-so values are relative to its own defaults (`tuner.sampler.transfer`). The database contains every metric, so the
-objectives and SLOs of the two studies may differ. Simulated studies are sources of simulated studies only, measured
-ones of measured ones.
+A source study has another GPU, another model or another workload than the new study, so that its values have another
+level. The sampler therefore reads them relative to the source study's own defaults (`tuner.sampler.transfer`). The
+trials are evaluated by the objectives and SLOs of the new study, which the source study need not share, because the
+database contains every metric. Simulated studies are sources of simulated studies only, measured ones of measured ones.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tuner.study.simulator_prior import simulator_prior_of_source
 from tuner.study.specification.spec import StudySpec
 
 SOURCE_TRIALS = 120
-"""Trials of all source studies together; the cost of a suggestion grows with them."""
+"""Most trials of all source studies together; the cost of a suggestion grows with them."""
 LEAST_OF_EACH = 10
-"""Trials of each source study, however many studies there are."""
+"""Trials of each source study that are read in any case, even if many source studies exceed `SOURCE_TRIALS`."""
 _LEAST_MEASURED = 2
 """Measured trials that a source study needs: the reference and one more."""
 
@@ -49,7 +49,7 @@ class SourceStudy:
 
     @property
     def source_history(self) -> SourceHistory:
-        """The trials as the sampler reads them."""
+        """The trials and their predictions, as the sampler reads them."""
         predict = self.predict
         if predict is None:
             return SourceHistory(self.history)
@@ -76,7 +76,7 @@ def source_studies(store: Store, spec: StudySpec, engine: EngineInfo) -> list[So
 
 
 def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
-    """Return the source study of a name, with at most `most` trials."""
+    """Return the source study of a name, with at most `most` of its trials; errors as for `source_studies`."""
     record = store.study(name)
     if name == spec.name:
         rule = "a study uses its own trials anyway"
@@ -99,7 +99,10 @@ def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, 
 
 
 def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
-    """Return the defaults, then the best trials up to half of `most`, then others, evenly spread over the study."""
+    """Return at most `most` trials: the defaults, the trials with the best scores, and others.
+
+    The best are half of `most`. The others are evenly spread over the study, so that weak ones are among them.
+    """
     baseline = [trial for trial in trials if trial.kind is TrialKind.BASELINE]
     others = [trial for trial in trials if trial.kind is not TrialKind.BASELINE]
     if len(trials) <= most:
@@ -111,7 +114,17 @@ def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
 
 
 def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set[str]) -> None:
-    """Add a trial to a source study, if it was measured or failed by its configuration, in the new search space."""
+    """Add a trial to a source study if the new study can learn from it; count it if it lies outside the search space.
+
+    The new study learns from trials with a value of every objective and from those that failed by their configuration.
+    An SLO whose metric the source study did not measure says nothing about the new study, so it is left out.
+
+    Args:
+        source: is extended.
+        trial: of the source study.
+        spec: of the new study.
+        searched: parameters that the source study's search set in any trial.
+    """
     verdict = None if trial.outcome is None else spec.goals.verdict(trial.outcome, None)
     if verdict is None or trial.outcome is None:
         return
@@ -136,11 +149,12 @@ def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set
 def _translated(space: ResolvedSpace, trial: TrialRecord, searched: set[str]) -> dict[str, ParameterValue] | None:
     """Return the configuration of a source trial in the new search space; None if a value is not in it.
 
-    A parameter that the trial left to the engine gets the engine's default of the new space. A search trial left a
-    parameter to the engine only if its study did not search it.
+    A parameter that the trial left to the engine gets the engine's default of the new space. A trial of the search
+    left to the engine only the parameters that its study did not search: a searched one that it lacks is an inactive
+    conditional parameter, and stays absent.
     """
-    skipped = searched if trial.kind is TrialKind.SEARCH else set()
-    hints = {key: value for key, value in space.engine_defaults().items() if key not in skipped}
+    inactive = searched if trial.kind is TrialKind.SEARCH else set()
+    defaults = {key: value for key, value in space.engine_defaults().items() if key not in inactive}
     known = {parameter.name: parameter for parameter in space.parameters}
-    config = {key: value for key, value in {**hints, **trial.config}.items() if key in known}
+    config = {key: value for key, value in {**defaults, **trial.config}.items() if key in known}
     return config if all(known[key].contains(value) for key, value in config.items()) else None

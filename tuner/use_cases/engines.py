@@ -23,7 +23,7 @@ from tuner.engines.openai.engine import find_tools
 from tuner.engines.openai.kind import OPENAI
 from tuner.engines.simulator.client import refuse_unmodelled
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
-from tuner.engines.simulator.precision import NotSimulated, require_read
+from tuner.engines.simulator.precision import NotSimulated, require_simulated
 from tuner.engines.simulator.serve_config import refusal_of_every_trial
 from tuner.engines.user_command import read_command
 from tuner.engines.vllm.toolbox import check_prompts
@@ -189,7 +189,7 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
     assert shape is not None  # `find_simulated_model` returns no model without a shape
     server, release = plan.server, version_tuple(version)
     try:
-        require_read(shape)
+        require_simulated(shape)
     except NotSimulated as error:
         raise SettingError("model", plan.model.name, str(error)) from None
     longest = longest_context(shape, VLLM, server.arguments, release)

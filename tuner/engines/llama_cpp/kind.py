@@ -11,7 +11,7 @@ from tuner.engines.kind import EngineKind, Feature, ModelForm, Program, at_first
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
 
-_VERSION = """\
+_PRINT_VERSION = """\
 installed_version() {
   timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
 }
@@ -31,7 +31,7 @@ PROGRAM = Program(
     key_variable="LLAMA_API_KEY",
     model_flag="--model",
     name_flag="--alias",
-    version=_VERSION,
+    version=_PRINT_VERSION,
 )
 _LAUNCHED = replace(PROGRAM, name=LAUNCHER)
 

@@ -1,10 +1,12 @@
-"""Print as JSON what a Python has of an engine. That Python runs it, and it imports nothing of the tuner.
+"""Print as JSON which version, packages and flags of an engine a Python has. That Python runs this script.
+
+It imports nothing of the tuner.
 
     PYTHON probe.py ENGINE_PROBE [--flags]
 
-ENGINE_PROBE is a script with the names of the engine's distribution and of packages that its flags need. A function
-`installed` may say whether the engine has a package, and `flags` imports the engine and returns its flags. The answer
-is the last line that is printed, as libraries print, too.
+ENGINE_PROBE is the engine's own `probe.py`. It defines DISTRIBUTION, the name of the engine's distribution; PACKAGES,
+the packages that its flags need; optionally `installed`, which returns whether the engine has a package; and `flags`,
+which imports the engine and returns its flags. The answer is the last line of the output: libraries may print before.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Program, at_first_use, reserved
 
-_VERSION = """\
+_PRINT_VERSION = """\
 installed_version() {
   "$SGLANG_PYTHON" -c 'import importlib.metadata as m; print(m.version("sglang"))' 2>/dev/null
 }
 """
-_ONE_NODE = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
+_PLACED_BY_TUNER = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
+"""Rule and remedy for flags of nodes and GPUs."""
 
 
 SGLANG = EngineKind(
@@ -29,15 +30,15 @@ SGLANG = EngineKind(
         model_flag="--model-path",
         name_flag="--served-model-name",
         recorded_first=True,
-        version=_VERSION,
+        version=_PRINT_VERSION,
     ),
     features=frozenset({Feature.SCHEMA, Feature.SEVERAL_GPUS, Feature.BESIDE_OTHERS}),
     space="sglang",
     reserved=reserved("--host", "--port", "--served-model-name", "--model-path", "--model", "--enable-metrics"),
     refused={
         "--config": FILE_HIDES,
-        **dict.fromkeys(("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"), _ONE_NODE),
-        **dict.fromkeys(("--base-gpu-id", "--gpu-id-step"), _ONE_NODE),
+        **dict.fromkeys(("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"), _PLACED_BY_TUNER),
+        **dict.fromkeys(("--base-gpu-id", "--gpu-id-step"), _PLACED_BY_TUNER),
     },
     help="`python -m sglang.launch_server --help`",
     context_flag="--context-length",

@@ -9,11 +9,11 @@ from typing import Any
 DISTRIBUTION = "sglang"
 
 PACKAGES = ("deep_gemm", "flashinfer", "sgl_kernel", "torchao", "xgrammar")
-"""Packages that flags need; `sgl_kernel` is that of the distributions sgl-kernel and sglang-kernel."""
+"""Optional packages that some flags need; the distributions sgl-kernel and sglang-kernel install `sgl_kernel`."""
 
 
 def flags() -> list[dict[str, Any]]:
-    """Return every flag of SGLang's own parser. The import takes 15 s and more."""
+    """Return every flag of SGLang's own parser. The import takes 15 s or more."""
     parser = argparse.ArgumentParser()
     importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
     return [

@@ -1,7 +1,8 @@
-"""Number formats and attention kernels of a configuration, with vLLM's refusals in its own words.
+"""Predict which number formats and attention kernels vLLM selects for a configuration, or its error message.
 
-Three choices: the 16-bit format of weights and arithmetic, the quantization of the weights, and the format of the KV
-cache. The KV cache's format decides which attention backends can serve it.
+A configuration chooses the 16-bit format of weights and arithmetic, the quantization of the weights, and the format of
+the KV cache. The KV cache's format decides which attention backends can serve it. `version` is vLLM's, such as
+(0, 25); `packages` are the optional Python packages beside vLLM, such as `flashinfer` and `deep_gemm`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 """Attention backends in vLLM's order of preference."""
 _KV_ELEMENT_BYTES = {"auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
 _KV_ELEMENT_BYTES_FROM_0_25 = {"int8_per_token_head": 1.0, "fp8_per_token_head": 1.0, "int4_per_token_head": 0.5}
+"""Bytes of one number in the KV cache by the value of `--kv-cache-dtype`; the second part exists from vLLM 0.25 on."""
 _METHODS = {
     "fp8": (75, 8),
     "fp8_per_tensor": (75, 8),
@@ -24,11 +26,13 @@ _METHODS = {
     "gptq_marlin": (75, 4),
     "compressed-tensors": (70, 4),
 }
-"""Quantization methods: the least compute capability (75 is 7.5) and the bits of a weight."""
+"""Quantization method to its least compute capability, times 10 (75 is 7.5), and the bits of a weight."""
 _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
-_LIKE_FP8 = ("fp8", "modelopt")
-"""Methods of checkpoints with 8-bit floats on both sides of a product, whose kernels are those of `fp8`."""
+"""Methods that vLLM has from 0.25 on."""
+_FP8_CHECKPOINTS = ("fp8", "modelopt")
+"""Methods of checkpoints whose weights and activations are multiplied as 8-bit floats, by the kernels of `fp8`."""
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
+"""Methods that quantize a 16-bit checkpoint while it is loaded; the others need a quantized checkpoint."""
 
 
 class ConfigRefused(ValueError):
@@ -39,11 +43,11 @@ class NotSimulated(ConfigRefused):
     """A configuration that the simulator cannot predict, although vLLM may serve it."""
 
 
-def require_read(model: ModelShape) -> None:
-    """Refuse a model that no equation covers, with the key of its config.json that says so.
+def require_simulated(model: ModelShape) -> None:
+    """Refuse a model that the simulator's equations do not cover; the message has the key of its config.json.
 
     Raises:
-        NotSimulated: for a mixture of experts, and for what else `ModelShape.unread` names.
+        NotSimulated: for a mixture of experts, and for a model with `ModelShape.unread`.
     """
     if model.unread is not None:
         raise NotSimulated(f"{model.unread}; measure it with the engine vllm")
@@ -72,15 +76,29 @@ def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> s
 def find_quantization(
     given: str | None, model: ModelShape, card: HardwareProfile, version: tuple[int, ...], dtype: str
 ) -> tuple[str | None, int]:
-    """Return the quantization method (None: 16-bit weights) and the bits of a weight, for `--quantization`.
+    """Return the quantization method and the bits of a weight; None and 16 without quantization.
 
-    Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels, and an FP8 one those of `fp8`.
+    Args:
+        given: the value of `--quantization`; None without it: an AWQ or GPTQ checkpoint then gets Marlin's kernels,
+            and an FP8 checkpoint those of `fp8`.
+        model: the model, whose checkpoint may be quantized.
+        card: the GPU.
+        version: vLLM's.
+        dtype: the 16-bit format, see `find_dtype`.
+
+    Raises:
+        ConfigRefused: if vLLM refuses the method for this checkpoint, GPU or version.
+        NotSimulated: for a method, or a checkpoint's activations, that the simulator cannot predict.
     """
     checkpoint = model.quantization
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
-    if checkpoint in _LIKE_FP8 and (model.weight_bits, model.weight_type) == (8, "float") and method == checkpoint:
+    if (
+        checkpoint in _FP8_CHECKPOINTS
+        and (model.weight_bits, model.weight_type) == (8, "float")
+        and method == checkpoint
+    ):
         return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
     if method not in _METHODS:
         raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
@@ -112,16 +130,17 @@ def find_quantization(
 
 
 def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:
-    """Return whether vLLM multiplies FP8 matrices with scales by blocks as fast as those with one scale.
+    """Return whether vLLM multiplies FP8 matrices with a scale for each block as fast as those with a single scale.
 
-    On Hopper and later cards DeepGEMM does so, which writes bfloat16 only. With float16 vLLM selects CUTLASS's kernels
-    there, as fast in the one recorded trial. All recorded trials with bfloat16 and without DeepGEMM are slow.
+    They are fast only on Hopper and later GPUs, where the format of the result selects the kernels. For bfloat16 these
+    are DeepGEMM's; every recorded trial without that package is slow. For float16, which DeepGEMM cannot write, they
+    are CUTLASS's, which are as fast in the one recorded trial.
     """
     return _capability(card) >= 90 and (dtype == "float16" or "deep_gemm" in packages)
 
 
 def find_kv_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
-    """Return the format of the KV cache for the value of `--kv-cache-dtype`: by default, the one of the checkpoint."""
+    """Return the format of the KV cache for the value of `--kv-cache-dtype`; `auto` and None take the checkpoint's."""
     if given not in (None, "auto") or model.cache_bits is None:
         return given or "auto"
     if model.cache_bits != 8 or "fp8" not in card.tflops:
@@ -178,6 +197,7 @@ def find_backend(
 def _can_serve(
     backend: str, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
 ) -> bool:
+    """Return whether an attention backend runs on the GPU and reads a KV cache of the format."""
     if kv_dtype in _KV_ELEMENT_BYTES_FROM_0_25:
         return backend == "TRITON_ATTN"
     capability, is_quantized = _capability(card), _KV_ELEMENT_BYTES[kv_dtype] < 2.0
@@ -197,12 +217,13 @@ def _reason(backend: str, card: HardwareProfile, version: tuple[int, ...], packa
 
 
 def attention_kernels(backend: str, card: HardwareProfile) -> str:
-    """Return the kernels of an attention backend; `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere."""
+    """Return the name of an attention backend's kernels; `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere."""
     if backend != "FLASH_ATTN":
         return backend
     return "FLASH_ATTN_3" if _capability(card) >= 90 else "FLASH_ATTN_2"
 
 
 def _capability(card: HardwareProfile) -> int:
+    """Return the compute capability times 10: 75 for 7.5; 0 if it is unknown."""
     major, minor = card.compute_capability or (0, 0)
     return 10 * major + minor

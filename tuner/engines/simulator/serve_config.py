@@ -38,7 +38,7 @@ from tuner.engines.simulator.precision import (
     find_kv_element_bytes,
     find_quantization,
     has_fast_blocks,
-    require_read,
+    require_simulated,
 )
 from tuner.hub import cached_config
 
@@ -252,7 +252,7 @@ def resolve_serve_config(
     Raises:
         ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
-    require_read(model)
+    require_simulated(model)
     try:
         return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
     except UnknownFlagError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuner.engines.kind import EngineKind, Program, at_first_use, reserved
 from tuner.engines.tensorrt_llm.options import FILE_FLAGS, METRICS_OPTIONS, check_options
 
-_VERSION = """\
+_PRINT_VERSION = """\
 installed_version() {
   local python
   python="$(sed -n '1s/^#! *//p' "$(command -v "$TRTLLM_SERVE")")"
@@ -33,7 +33,7 @@ TENSORRT_LLM = EngineKind(
         model_flag=None,
         name_flag="--served_model_name",
         options=True,
-        version=_VERSION,
+        version=_PRINT_VERSION,
     ),
     space="tensorrt-llm",
     reserved={

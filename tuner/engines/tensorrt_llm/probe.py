@@ -1,6 +1,7 @@
 """Answer `tuner/engines/server/probe.py` for TensorRT-LLM. The Python of `trtllm-serve` runs it.
 
-Options are those of the LLM API, under the names of `tuner.engines.tensorrt_llm.options`.
+The Python of `trtllm-serve` runs it. Options are the fields of the LLM API's arguments, which the server reads from a
+YAML file; `tuner.engines.tensorrt_llm.options` names them `--config.KEY`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any, get_args
 DISTRIBUTION = "tensorrt_llm"
 
 PACKAGES = ("flashinfer", "modelopt", "xgrammar")
-"""Packages that options need."""
+"""Optional packages that some options need."""
 
 DEPTH = 2
-"""Levels of options, such as `kv_cache_config.dtype`."""
+"""Levels of nested options that are listed: `kv_cache_config.dtype` has two."""
 
 _TYPES = {"integer": "int", "float": "float"}
+"""Names of types in click, and in Python; other values are not checked."""
 
 
 def flags() -> list[dict[str, Any]]:
-    """Return the flags of `trtllm-serve serve` and the options of its file. The import takes 20 s and more."""
+    """Return the flags of `trtllm-serve serve` and the options of its YAML file. The import takes 20 s or more."""
     serve = importlib.import_module("tensorrt_llm.commands.serve").serve
     options = importlib.import_module("tensorrt_llm.llmapi.llm_args").TorchLlmArgs
     named = [_flag(each) for each in serve.params if each.param_type_name == "option"]
@@ -30,6 +32,7 @@ def flags() -> list[dict[str, Any]]:
 
 
 def _flag(option: Any) -> dict[str, Any]:
+    """Return a flag of a click option; `nargs` is 0 for a switch without a value."""
     choices, aliases = getattr(option.type, "choices", None), getattr(option.type, "aliases", {})
     return {
         "names": [*option.opts, *option.secondary_opts],
@@ -40,6 +43,7 @@ def _flag(option: Any) -> dict[str, Any]:
 
 
 def _options(model: Any, depth: int) -> Iterator[str]:
+    """Yield the dotted names of a pydantic model's fields, down to `depth` levels."""
     for name, field in model.model_fields.items():
         yield name
         if depth > 1:
@@ -48,7 +52,7 @@ def _options(model: Any, depth: int) -> Iterator[str]:
 
 
 def _models(annotation: Any) -> Iterator[Any]:
-    """Yield the models in an annotation such as `Optional[Annotated[A | B, ...]]`."""
+    """Yield the pydantic models in an annotation such as `Optional[Annotated[A | B, ...]]`."""
     if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         yield annotation
     for part in get_args(annotation):

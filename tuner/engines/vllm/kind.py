@@ -15,7 +15,7 @@ LAUNCHER = "tuner-vllm-instances"
 VLLM_VARIABLE = "TUNER_VLLM"
 """The variable that names the vllm executable to it, and to `tuner`."""
 
-_VERSION = """\
+_PRINT_VERSION = """\
 installed_version() {
   local python
   if python="$(python_beside_program)" &&
@@ -41,7 +41,7 @@ PROGRAM = Program(
     key_variable="VLLM_API_KEY",
     model_flag=None,
     name_flag="--served-model-name",
-    version=_VERSION,
+    version=_PRINT_VERSION,
 )
 
 INSTANCES = replace(PROGRAM, name=LAUNCHER)

@@ -1,4 +1,7 @@
-"""Read vLLM's flags and check a configuration. Runs in a fork of the helper; the tuner never imports it."""
+"""Read the flags of `vllm serve`, and let vLLM check a command line.
+
+It runs in a child that `helper.py` forks in vLLM's interpreter; the tuner never imports it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 
 def serve_parser() -> tuple[Any, Any, Any]:
-    """Return vLLM's parser as `vllm serve` builds it, the parser of `serve` within it, and the command object."""
+    """Return the parser of `vllm`, its subparser of `serve`, and vLLM's object of that subcommand."""
     serve = importlib.import_module("vllm.entrypoints.cli.serve")
     utils = importlib.import_module("vllm.utils.argparse_utils")
     parser = utils.FlexibleArgumentParser(prog="vllm")
@@ -21,8 +24,8 @@ def serve_parser() -> tuple[Any, Any, Any]:
 
 
 def info() -> dict[str, Any]:
-    """Return every flag of `vllm serve`, and the platform."""
-    sys.argv = ["vllm", "serve"]
+    """Return every flag of `vllm serve`, and the platform's type of device, such as `cuda` or `cpu`."""
+    sys.argv = ["vllm", "serve"]  # vLLM reads it while it builds the parser
     flags = [
         {
             "names": list(action.option_strings),
@@ -37,7 +40,12 @@ def info() -> dict[str, Any]:
 
 
 def check(argv: list[str]) -> dict[str, Any]:
-    """Parse the arguments of `vllm`, from `serve` on, and build the engine's configuration; return vLLM's verdict."""
+    """Parse the arguments of `vllm`, the first one `serve`, and build the engine's configuration, without an engine.
+
+    Returns:
+        `ok`: whether vLLM accepts them; `stage`: `parse` if the parser ended, else `config`; `type` and `text`: class
+        and message of vLLM's error.
+    """
     sys.argv = ["vllm", *argv]
     printed = io.StringIO()
     try:
