@@ -127,7 +127,7 @@ class EngineKind:
         find: returns the installation that a setting names, or the one of this machine for None.
         facts: yields further facts of an installation for `tuner doctor`, with a folder for caches: its `version`, the
             `gpus` that it can use, and the `unmet` requirements of its package.
-        setting: the field of `EngineChoice` that names the program; None: only the PATH does.
+        setting: the field of `EngineChoice` that names the program; None: it is found on the PATH only.
         program: what an exported script starts; None for a user's command.
         variant: returns the program that started a server by its command line; None: `program`.
         features: what the tuner can do with it.

@@ -1,1 +1,1 @@
-"""Observers of a running study besides the terminal: MLflow, a fan-out, and two for the Python API."""
+"""Observers of a running study besides the terminal: MLflow's process, and those of programs, such as a fan-out."""

@@ -130,7 +130,7 @@ def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, 
 
 
 ALIKE = 1.1
-"""Distances up to this multiple of the smallest count as equal."""
+"""Distances to the SLOs up to this multiple of the smallest one count as equal."""
 
 
 def without_slos(goals: Goals) -> Goals:

@@ -65,13 +65,13 @@ WITHOUT_CONCLUSION = (
 """Endings of a stage after which nothing is concluded; the next run continues it."""
 
 _FEW_FLAGS = 4
-"""With so many flags or fewer, each is left out in turn."""
+"""Up to this many flags, each is left out in turn; a winner with more flags gets smaller forms first."""
 
 _FURTHER = 2
-"""How often a close comparison is continued."""
+"""Most times that a close comparison gets further rounds."""
 
 _GROUPS = 3
-"""How often the winner is compared with smaller forms of itself."""
+"""Most groups of smaller forms that the winner is compared with, one group after another."""
 
 
 class _Stages:

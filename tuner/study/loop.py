@@ -40,10 +40,10 @@ _FIRST_FAILURES = 3
 """The study stops if its first trials, this many or more, all failed for the same reason."""
 
 CANCEL_S = 180.0
-"""How long cancelled trials may take to end: a server gets its time for SIGTERM and then for SIGKILL."""
+"""Seconds that cancelled trials have to end: a server needs time after SIGTERM, and after SIGKILL."""
 
 _OVERTIME = 1.0
-"""How long running trials may continue after the time limit, as a multiple of the median trial."""
+"""Most time that running trials may continue after the time limit, as a multiple of the median trial's duration."""
 
 _GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""

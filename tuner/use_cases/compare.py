@@ -1,4 +1,4 @@
-"""Trials beside a reference: what two trials of one study, or of two, differ in."""
+"""Compare trials with a reference: the ratio of each metric, and the flags that differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from tuner.use_cases.stored import StoredStudy, read_study
 
 @dataclass(frozen=True)
 class Side:
-    """A trial of a study, and the name of both."""
+    """One of the compared trials.
+
+    Attributes:
+        name: `STUDY#NUMBER`.
+        stored: its study.
+        number: number of the trial.
+    """
 
     name: str
     stored: StoredStudy
@@ -28,12 +34,17 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """A trial beside the reference: ratios by metric, and both values of each parameter that differs.
+    """Trial B beside the reference, trial A.
 
-    `score` is the ratio of the scores, as plain JSON; None without a round that measured both.
+    Attributes:
+        reference: trial A.
+        other: trial B.
+        ratios: metric to both values and B / A.
+        flags: parameter to the values of A and B, where they differ.
+        score: the ratio of the scores, a `Ratio` as plain JSON; None without a round that measured both.
     """
 
-    one: Side
+    reference: Side
     other: Side
     ratios: Mapping[str, MeasuredRatio]
     flags: Mapping[str, Sequence[Any]]

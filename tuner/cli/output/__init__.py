@@ -1,1 +1,1 @@
-"""What the commands print."""
+"""The output of the commands on the terminal."""

@@ -43,7 +43,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     "lists": {"nargs": "+"},
     "optional": {"nargs": "?"},
 }
-"""What follows a flag of `without_effect`, as argparse reads it."""
+"""Arguments of `add_argument` for the values that follow a flag of `without_effect`."""
 _NONE = ("", "None")
 """The values by which vLLM's parser leaves out a flag that may have none."""
 _MOST_DOTS = 20

@@ -1,4 +1,4 @@
-"""Which process a driver is, and what the scheduler tells it: everything that a submission does not say."""
+"""The identity of a driver's process, and its job: what the scheduler tells it beside the submission."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ FAILED = {
 """Endings by failures, and whose fault each is."""
 
 LOCK_WAIT_S = 120.0
-"""How long a driver waits for another process that still runs its study, such as a predecessor that is being ended."""
+"""Seconds that a driver waits for another process that still runs its study, such as an ending predecessor."""
 
 
 @dataclass(frozen=True)

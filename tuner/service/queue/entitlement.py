@@ -1,4 +1,4 @@
-"""How many devices each owner may have when all are fair."""
+"""The fair share of devices of each owner."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tuner.service.queue.view import OwnerShare, QueueView, Running, Waiting
 
 
 class Allowance:
-    """What one owner may still be granted in one decision.
+    """The devices that one owner may still be granted in one decision.
 
     A run may use its devices for `trial_s` after it is asked to yield. That much of the week's quota is set aside for
     each run, so that the quota holds at the end of its trial, too.

@@ -11,9 +11,9 @@ HALF_LIFE_S = 86_400.0
 WEEK_S = 7 * 86_400.0
 """The sliding window of the quota of GPU-hours."""
 MOST_PASSED_S = 7_200.0
-"""How long smaller submissions may pass one that does not fit; then devices are kept for it."""
+"""Seconds for which smaller submissions may overtake one that does not fit; then devices are reserved for it."""
 YIELD_AFTER_S = 1_200.0
-"""How long a study runs before it may be asked to yield to another owner."""
+"""Seconds that a study runs before it may be asked to yield to another owner."""
 START_S = 600.0
 """GPU-seconds that are charged in advance for each device that an owner has or is granted."""
 TRIAL_S = 600.0

@@ -1,4 +1,4 @@
-"""What owners have used: GPU-seconds that decay, and those of the last seven days.
+"""Use of devices by owner: GPU-seconds that decay exponentially, and those of the last seven days.
 
 A second of a device at time t counts 2^(-(now - t) / h) at the time `now`, with the half-life h. The use of an
 interval from a to b with n devices is the integral

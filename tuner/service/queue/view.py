@@ -1,4 +1,4 @@
-"""What the policy reads and returns. Times are seconds of one clock, such as seconds since 1970."""
+"""The input and the output of the queue's policy. Times are seconds of one clock, such as seconds since 1970."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What to do.
+    """The decisions of the policy.
 
     Attributes:
         starts: submissions to start.

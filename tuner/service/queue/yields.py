@@ -1,4 +1,4 @@
-"""Which running studies are asked to yield, so that an owner below a fair share gets devices."""
+"""Choose the running studies that are asked to yield, so that an owner below a fair share gets devices."""
 
 from __future__ import annotations
 

@@ -36,14 +36,16 @@ WIDTH = 160
 _WEIGHED = 5
 """Trials that are shown under other weights."""
 
-CONFIGURATION = 48
-"""Columns of a configuration."""
+CONFIGURATION_WIDTH = 48
+"""Most characters of a configuration in a table."""
 
-FRONT_LEFT = ("trial", "from", "differs from the defaults")
-"""Columns of text."""
+LEFT_ALIGNED = ("trial", "from", "differs from the defaults")
+"""Headings of the columns of text, which are left-aligned; the others hold numbers."""
 
-ONCE = "the search alone"
-BY_LUCK = "a trial that only the search measured may be here by luck; its interval comes from the noise of repeats"
+FROM_SEARCH = "the search alone"
+CHOSEN_BY_LUCK = (
+    "a trial that only the search measured may be here by luck; its interval comes from the noise of repeats"
+)
 
 
 def print_best(
@@ -87,18 +89,18 @@ def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool)
 
 
 def _rounds(rounds: int) -> str:
-    """Return what a trial's figures rest on."""
-    return text.count(rounds, "round") if rounds else ONCE
+    """Return the cell `from` of a trial that `rounds` rounds measured; 0: only the search."""
+    return text.count(rounds, "round") if rounds else FROM_SEARCH
 
 
 def _front_parts(points: Sequence[Point], stored: StoredStudy, reference: str) -> list[RenderableType]:
     """Return the front as a table, the best in the first metric first; ratios relate to `reference`."""
     names = list(points[0].metrics) if points else []
-    table = grid("trial", *names, "from", "differs from the defaults", left=FRONT_LEFT)
+    table = grid("trial", *names, "from", "differs from the defaults", left=LEFT_ALIGNED)
     for point in points:
         cells = [_cell(name, each) for name, each in point.metrics.items()]
         table.add(f"#{point.number}", *cells, _rounds(point.rounds), _short(point.number, stored))
-    luck = [] if all(point.rounds for point in points) else [Text(BY_LUCK)]
+    luck = [] if all(point.rounds for point in points) else [Text(CHOSEN_BY_LUCK)]
     return [
         FittedTable(table),
         Text(f"ratios relate to {reference} in the same rounds, else to its search; {INTERVAL}s"),
@@ -107,7 +109,7 @@ def _front_parts(points: Sequence[Point], stored: StoredStudy, reference: str) -
 
 
 def _short(number: int, stored: StoredStudy) -> str:
-    return short_configuration(stored.searched[number].config, stored.defaults, CONFIGURATION)
+    return short_configuration(stored.searched[number].config, stored.defaults, CONFIGURATION_WIDTH)
 
 
 def _cell(name: str, each: MeasuredRatio) -> str:
@@ -142,7 +144,7 @@ def _weighed_parts(found: ByWeights, stored: StoredStudy) -> list[RenderableType
     """Return the best trials under other weights: what is the best, how sure that is, and a table."""
     best, weights = found.trials[0], ", ".join(found.objectives)
     sure = "no other one is better than the reference" if best.number == found.reference else _confirmation(best)
-    table = grid("trial", "score", INTERVAL, "from", "differs from the defaults", left=FRONT_LEFT)
+    table = grid("trial", "score", INTERVAL, "from", "differs from the defaults", left=LEFT_ALIGNED)
     for each in found.trials[:_WEIGHED]:
         score = f"{each.score.ratio:.3f}", _interval(each.score)
         table.add(f"#{each.number}", *score, _rounds(each.score.rounds), _short(each.number, stored))

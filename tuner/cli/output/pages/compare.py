@@ -16,8 +16,10 @@ from tuner.study.specification.spec import difference
 from tuner.use_cases.compare import Pair, compare
 
 WIDTH = 160
-COMPARED_LEFT = ("metric", "B", "from")
-"""Columns of text."""
+"""Characters of a line of the tables where standard output is no terminal."""
+
+LEFT_ALIGNED = ("metric", "B", "from")
+"""Headings of the columns of text, which are left-aligned; the others hold numbers."""
 
 
 def print_comparison(one: str, others: Sequence[str], study: str | None, storage: str | None, *, as_json: bool) -> None:
@@ -39,9 +41,9 @@ def _document(name: str, pair: Pair) -> dict[str, Any]:
 
 def _print_pair(pair: Pair) -> None:
     """Print two trials, with a row for each metric."""
-    sides = (pair.one, pair.other)
+    sides = (pair.reference, pair.other)
     headings = ("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", INTERVAL, "from")
-    table = grid(*headings, left=COMPARED_LEFT)
+    table = grid(*headings, left=LEFT_ALIGNED)
     if pair.score is not None:
         table.add("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
@@ -56,11 +58,12 @@ def _print_pair(pair: Pair) -> None:
 def _print_several(pairs: Sequence[Pair]) -> None:
     """Print several trials beside a reference, with a row for each metric and trial.
 
-    The reference's value may differ between rows: beside a trial without rounds, it is that of the search.
+    The reference's value may differ between the rows of a metric: beside a trial that no round measured, it is the
+    value from the search.
     """
-    reference = pairs[0].one
+    reference = pairs[0].reference
     headings = ("metric", "B", f"A {reference.name}", "value of B", "B / A", INTERVAL, "from")
-    table = grid(*headings, left=COMPARED_LEFT)
+    table = grid(*headings, left=LEFT_ALIGNED)
     names = list(dict.fromkeys(name for pair in pairs for name in pair.ratios))
     heading = "score"
     for pair in pairs:
@@ -87,8 +90,8 @@ def _score(score: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _print_premises(pairs: Sequence[Pair]) -> None:
-    """Print the settings in which studies differ from the reference's, and provenances that differ."""
-    before, lines = pairs[0].one.stored.record, []
+    """Print how the premise and the provenance of each study differ from those of the reference's study."""
+    before, lines = pairs[0].reference.stored.record, []
     for pair in pairs:
         after, alone = pair.other.stored.record, len(pairs) == 1
         which = "the studies differ in" if alone else f"{after.name} differs from {before.name} in"
