@@ -16,6 +16,7 @@ from tuner.engines.simulator.flags import flag_names
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tuner", "records", "search_spaces", "storage", "dashboards")
 RESIDENT = "tuner.engines.vllm.resident"
+MAX_WAITING_IMPORTS = 40
 MAX_FUNCTION_LINES = 40
 
 HOMES = {
@@ -227,6 +228,19 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1
     last = node.end_lineno or node.lineno
     return last - node.body[1 if documented else 0].lineno + 1
+
+
+def test_few_imports_wait_inside_functions() -> None:
+    """An import waits for a heavy library that most runs do not need, or for variables that one reads at its import."""
+    waiting = {
+        f"{module}:{inner.lineno}"
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    }
+    assert len(waiting) <= MAX_WAITING_IMPORTS, sorted(waiting)
 
 
 def test_functions_stay_small() -> None:
