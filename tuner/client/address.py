@@ -17,7 +17,7 @@ from tuner.errors import SettingError
 SERVER_VARIABLE = "TUNER_SERVER"
 TOKEN_VARIABLE = "TUNER_TOKEN"
 _TOKEN = re.compile(r"[\x21-\x7e]{1,512}")
-"""Printable ASCII without spaces: other characters cannot be sent in an HTTP header."""
+"""Printable ASCII without spaces, because the token is sent in an HTTP header."""
 
 
 @dataclass(frozen=True)
