@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     import xllamacpp
 
-ON_OFF = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
-
 INTEGERS = {
     ("--ctx-size", "-c"): "n_ctx",
     ("--parallel", "-np"): "n_parallel",
