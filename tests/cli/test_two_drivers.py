@@ -102,6 +102,6 @@ def test_a_lost_database_is_no_mistake_of_the_user(
     def lost(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(optimize_run, "optimize", lost)
+    monkeypatch.setattr("tuner.cli.output.pages.optimize.optimize", lost)
     said = run_here(tmp_path, "optimize", *OPTIONS)
     assert (said.code, said.err) == (code, f"tuner: {error}\n")
