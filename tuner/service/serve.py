@@ -81,7 +81,12 @@ def serve(settings: ServeSettings) -> None:
         if first is not None:
             print(f"token of the admin, shown once: {first}", flush=True)
         context = ServiceContext(
-            *(service, store, url, folder, devices, rules),
+            service,
+            store,
+            url,
+            folder,
+            devices,
+            rules,
             secure=certificate is not None,
             webhooks=webhooks,
             names=_names(settings),

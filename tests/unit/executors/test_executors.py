@@ -114,7 +114,7 @@ class TestCluster:
         self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         executor = started(make, StubFactory(), 1)
-        monkeypatch.setattr(ray_worker, "mark", lambda folder: folder.mkdir())  # the worker sees no marker
+        monkeypatch.setattr(ray_worker, "mark_folder", lambda folder: folder.mkdir())  # the worker sees no marker
         executor.submit(spec(tmp_path, 3), 0)
         [finished] = gather(executor, 1)
         assert finished.outcome.artifacts == str(tmp_path / "3")
