@@ -8,7 +8,6 @@ from typing import Any
 
 from tuner.errors import UserError
 from tuner.results.conclusion import ITL
-from tuner.results.findings import Findings
 from tuner.results.text import configuration_changes
 from tuner.scoring.compare import MeasuredRatio
 from tuner.scoring.rounds import measured_ratio, unpaired
@@ -69,7 +68,7 @@ def compare(one: str, others: Sequence[str], study: str | None, storage: str | N
 
 def _pair(one: Side, other: Side) -> Pair:
     names = list(dict.fromkeys(metric for side in (one, other) for metric in _metrics(side)))
-    both = [Findings.of(side.stored.record, side.stored.trials) for side in (one, other)]
+    both = [side.stored.findings for side in (one, other)]
     if one.stored.record == other.stored.record:
         score = both[0].score(other.number, one.number)
         ratios = {name: both[0].beside(other.number, name, one.number) for name in names}

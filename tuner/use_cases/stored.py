@@ -1,10 +1,11 @@
-"""A study of a database with its trials, as the commands that read results need it."""
+"""A study of a database with its trials, as everything that shows results needs it."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from records.trials import Config, StudyRecord, TrialRecord
 from search_spaces import Price
@@ -13,14 +14,30 @@ from tuner.errors import UserError
 from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
 from tuner.use_cases.places import find_study, storage_url
 
+if TYPE_CHECKING:
+    from tuner.results.findings import Findings
+
 
 @dataclass(frozen=True)
 class StoredStudy:
-    """A study and all its trials, the rounds' measurements included; `url` is that of its database."""
+    """A study with all its trials.
+
+    Attributes:
+        record: of the study.
+        trials: all of it, rounds included.
+        url: of its database; None: what only Optuna stores is not known.
+    """
 
     record: StudyRecord
     trials: tuple[TrialRecord, ...]
-    url: str = ""
+    url: str | None = None
+
+    @cached_property
+    def findings(self) -> Findings:
+        """The conclusion and what it rests on; an empty one of a study that has none."""
+        from tuner.results.findings import Findings  # lists of trials need no statistics
+
+        return Findings.of(self.record, self.trials)
 
     @property
     def title(self) -> str:
@@ -73,7 +90,7 @@ class StoredStudy:
             if (trial.number, trial.round) == (number, round_):
                 return trial
         named = f"trial {number}" + (f" round {round_}" if round_ else "")
-        if not round_ and number in self.dropped_numbers:
+        if self.url is not None and not round_ and number in self.dropped_numbers:
             from tuner.study.optuna_storage import reason_not_run  # Optuna takes half a second
 
             why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"

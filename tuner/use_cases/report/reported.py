@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING
 
 from dashboards import frames
 from dashboards.plots.pictures import IMPORTANCE, IMPORTANCE_TRIALS
-from records.trials import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord
+from records.trials import Provenance, TrialOutcome
 from tuner.engines.simulator.roofline import MeasuredPoint
-from tuner.results.findings import Findings
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
+from tuner.use_cases.stored import StoredStudy
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class ReportedStudy:
-    """A study with all its trials.
-
-    Attributes:
-        record: of the study.
-        trials: all of it, rounds included.
-        url: of its database; None: the importance of its parameters is not known.
-    """
-
-    record: StudyRecord
-    trials: tuple[TrialRecord, ...]
-    url: str | None = None
+class ReportedStudy(StoredStudy):
+    """A study with what its figures need."""
 
     @property
     def finished(self) -> int:
@@ -55,11 +45,6 @@ class ReportedStudy:
         return stored_importance(self.url, self.record.name)
 
     @cached_property
-    def findings(self) -> Findings:
-        """The conclusion and what it rests on; an empty one of a study that has none."""
-        return Findings.of(self.record, self.trials)
-
-    @cached_property
     def cards(self) -> tuple[CardPrediction, ...]:
         """What the defaults and the winner are predicted to give on other cards, and on the study's own one."""
         own = own_card(self.record)
@@ -75,11 +60,6 @@ class ReportedStudy:
     def measured_points(self) -> Mapping[str, MeasuredPoint]:
         """The measured places of `compared` on the roofline; empty for a simulated study, where nothing is measured."""
         return {} if self.simulated else {n: measured_place(self.record, each) for n, each in self.outcomes.items()}
-
-    @property
-    def defaults(self) -> Config:
-        """The engine's defaults by parameter, as far as they are known."""
-        return dict(self.record.facts.get("engine_defaults", {}))
 
     @property
     def simulated(self) -> bool:

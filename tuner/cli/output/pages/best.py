@@ -22,7 +22,6 @@ from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_OURS, EXIT_SLOS_MISSED
 from tuner.results import text
 from tuner.results.conclusion import price_lines
-from tuner.results.findings import Findings
 from tuner.results.text import full_configuration, grid, short_configuration
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.front import Point, Weighed
@@ -193,7 +192,7 @@ def _exit_code(stored: StoredStudy) -> int:
 
 def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
     conclusion = stored.record.conclusion or {}
-    findings = Findings.of(stored.record, stored.trials)
+    findings = stored.findings
     show(Text(conclusion["reason"], style="bold"), *conclusion_parts(findings))
     if winner is not None and winner.outcome is not None:
         show(f"command of #{winner.number}:", ShellCommand(winner.outcome.argv))
