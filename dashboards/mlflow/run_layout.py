@@ -1,6 +1,6 @@
 """The contents of runs in MLflow: parameters, metrics, tags and artifacts, and the note of a study.
 
-Its source is the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion`).
+The note is made of the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion`).
 
 The run of a trial has these metrics:
 
@@ -14,7 +14,7 @@ The run of a trial has these metrics:
 - `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
 
 The parent run, which is the study's, has `trial/NAME`, the objectives and the score of each trial with the trial's
-number as the step, and `best/NAME`, the metrics of the best configuration, see `dashboards.mlflow.run_layout`.
+number as the step, and `best/NAME`, the metrics of the best configuration (`best_of`).
 
 This module does not import MLflow.
 """

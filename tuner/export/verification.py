@@ -1,8 +1,8 @@
 """What `best_serve.sh --verify` sends, and the files of traffic that the script carries for it.
 
-A workload is YAML text. The files that it reads (prompts, lengths, arrival times) travel compressed. One that is too
-large for a script, that has changed since the study or is gone, does not travel: the script then needs it at its path,
-with the content that the study read.
+The script carries its workload as YAML text. The files that the workload reads (prompts, lengths, arrival times) travel
+compressed. A file that is too large for a script, that has changed since the study or is gone, does not travel: the
+script then needs it at its path, with the content that the study read.
 
 A trial that searched the capacity was measured at rates that differ by repeat. It is verified at the lower end of the
 capacity's interval, where every SLO must hold; its other metrics have nothing to be compared with.

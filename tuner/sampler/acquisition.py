@@ -1,9 +1,9 @@
 """The acquisition function, expected improvement times the probability of feasibility, and its maximum.
 
-A round evaluates every choice of every categorical parameter and some positions of every number, one change at a time,
-and takes the best change that breaks no rule. The encoding of a changed configuration is assembled from columns of the
-changed parameter: evaluating the define-by-run space for some hundred configurations a round would take longer than
-all else. Only the chosen change is checked against the space.
+A round of the local search evaluates every choice of every categorical parameter and some positions of every number,
+one change at a time, and takes the best change that breaks no rule. The encoding of a changed configuration is
+assembled from columns of the changed parameter: evaluating the define-by-run space for some hundred configurations a
+round would take longer than all else. Only the chosen change is checked against the space.
 
 Candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
 predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of a

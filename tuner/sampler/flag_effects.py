@@ -1,15 +1,15 @@
 """Flags and the score: the effect and the importance of each flag, and the order in which flags can be reset.
 
-One parameter at a time is reset. An interaction of two parameters therefore counts for both, and the product of the
-ratios differs from the ratio of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm
-configurations through ablation", Journal of Heuristics 22, 2016, reset one after another; here each ratio answers
-whether the flag is needed.) Every objective has its own Gaussian process, because their noise differs. The score is the
-weighted sum of the gains.
+The effect of a flag compares a configuration with itself after one parameter is reset. An interaction of two parameters
+therefore counts for both, and the product of the ratios differs from the ratio of the whole configuration. (Fawcett and
+Hoos, "Analysing differences between algorithm configurations through ablation", Journal of Heuristics 22, 2016, reset
+one after another; here each ratio answers whether the flag is needed.) Every objective has its own Gaussian process,
+because their noise differs. The score is the weighted sum of the gains.
 
-Flags are reset one after another, each time the one whose loss is expected to be smallest (backward elimination). First
-go the flags that are predicted to bring nothing: what the model ascribes to them is mostly the luck of the measurement
-for which the configuration was picked. For the others the expectation is the surrogate's: the measured trials, with the
-predictions as its prior mean. It only proposes; the finals of the study decide.
+The reduction resets flags one after another, each time the one whose loss is expected to be smallest (backward
+elimination). First go the flags that are predicted to bring nothing: what the model ascribes to them is mostly the luck
+of the measurement for which the configuration was picked. For the others the expectation is the surrogate's: the
+measured trials, with the predictions as its prior mean. This order is a proposal; the finals of the study decide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`ResidualSampler`, an Optuna sampler: Bayesian optimisation with a prior mean, constraints and failures.
 
-Candidates that are too risky or break a rule count in the maximum, so a search stops late rather than early.
+A search has converged when the expected improvement of further trials stays small. Its maximum is over all candidates,
+also those that are too risky or break a rule, so a search stops late rather than early.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Trials of a configuration with fewer flags: the ablation resets one, the reduction several with small effects.
 
-There is one trial per flag, with the search's workload. The sampler observes these trials like all others, so the flag
-effects (`tuner.sampler.flag_effects`) rest on neighbours of the best configuration, and a reduced configuration may
-become a finalist. A single trial does not decide about its flag: it is as noisy as any other.
+The ablation has one trial per flag, with the search's workload. The sampler observes these trials like all others, so
+the flag effects (`tuner.sampler.flag_effects`) rest on neighbours of the best configuration, and a reduced
+configuration may become a finalist. A single trial does not decide about its flag: it is as noisy as any other.
 
 The sampler's model proposes the order in which flags are reset (`tuner.sampler.flag_effects`). A smaller form is
 measured once with the search's workload, which shows whether it runs and meets the SLOs, and then in rounds beside the

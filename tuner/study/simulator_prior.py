@@ -1,6 +1,6 @@
 """The simulator prior: predictions of a study's configurations, and SLOs that one request alone can hardly meet.
 
-Only measured studies have it. In a simulated study the predictions would equal the measurements.
+Only measured studies have the prior. In a simulated study the predictions would equal the measurements.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files of a study: its script and deployment files, what it leaves at its end, and copies of studies.
 
-Optuna's part and the files of trials stay where they are.
+A copy of a study has neither Optuna's tables nor the files of trials.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Readers of the files that users write for a workload: YAML, prompts and recorded traces.
 
+A file of prompts has objects such as these, one a line, or as a list in JSON:
+
     {"prompt": "Summarise …", "output_tokens": 200}
     {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
     {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}], "max_tokens": 200}

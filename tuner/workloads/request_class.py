@@ -5,11 +5,11 @@ normal distribution are sigma² = ln(1 + cv²) and mu = ln(mean) - sigma² / 2 (
 Univariate Distributions 1, chapter 14). Lengths outside [min, max] are set to the bound, so that the longest request is
 known before the run.
 
-A bound holds for each request: a request meets the SLO if its own value is below the bound. For ITL the value is the
-bound's percentile over the gaps within the request's answer (95 if the bound has none). A bound with a percentile also
-holds for the class: the percentile over its requests must be below the bound, as a constraint of the study.
-`ttft_p95_ms` means the same as `p95_ttft_ms`. `goodput_share: 0.95` is a constraint: at least 95 % of the offered
-requests of the class meet their SLO.
+A bound of a class's SLO holds for each request: a request meets the SLO if its own value is below the bound. For ITL
+the value is the bound's percentile over the gaps within the request's answer (95 if the bound has none). A bound with a
+percentile also holds for the class: the percentile over its requests must be below the bound, as a constraint of the
+study. `ttft_p95_ms` means the same as `p95_ttft_ms`. `goodput_share: 0.95` is a constraint: at least 95 % of the
+offered requests of the class meet their SLO.
 """
 
 from __future__ import annotations

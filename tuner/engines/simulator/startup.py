@@ -1,8 +1,10 @@
 """The time from a server's launch to its first passed health check, and its API servers' time for each request.
 
+The time from the launch to the first passed check is
+
     start-up = (processes + compilation + capture_s × graphs) / host speed + weights / load_gibs
 
-`processes` is start_s, less two imports (2 × import_s) if the server is forked from a process that has vLLM imported.
+`processes` is `start_s`, less two imports (2 × import_s) if the server is forked from a process that has vLLM imported.
 The parts were measured on H200s with one model (docs/reports/2026-11-22-server-starts.md).
 
 An API server is one event loop in which all requests in work take turns. This is processor sharing (Kleinrock,
