@@ -1,1 +1,1 @@
-"""What people look at beside the command line: MLflow, plots, and tables computed from trials."""
+"""Views beside the command line: MLflow, plots, and tables computed from trials."""

@@ -1,4 +1,4 @@
-"""What a server answered, as a record that a database keeps."""
+"""The record of a server's answers, which a database keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What installed packages add to the tuner: objects that they register as entry points."""
+"""Load the objects that installed packages register as entry points."""
 
 from __future__ import annotations
 

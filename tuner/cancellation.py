@@ -1,4 +1,4 @@
-"""How work is ended from outside: the token of a trial, and the wishes about a run."""
+"""End work from outside: the cancel token of a trial, and the requests to stop a run."""
 
 from __future__ import annotations
 

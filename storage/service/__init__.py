@@ -1,1 +1,1 @@
-"""What the service stores beside the studies: submissions, events, owners, tokens, leases and an audit log."""
+"""Records of the service beside the studies: submissions, events, owners, tokens, leases and an audit log."""

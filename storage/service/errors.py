@@ -1,4 +1,4 @@
-"""What the service's store refuses. Importing this loads no SQLAlchemy."""
+"""Errors of the service's store. Importing this module loads no SQLAlchemy."""
 
 from __future__ import annotations
 

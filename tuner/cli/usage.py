@@ -1,4 +1,4 @@
-"""What ended a command, on one line, and its exit code."""
+"""Explain on one line why a command ended, and return its exit code."""
 
 from __future__ import annotations
 

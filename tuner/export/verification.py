@@ -1,4 +1,4 @@
-"""What `best_serve.sh --verify` sends, and the files of traffic that the script carries for it.
+"""The traffic that `best_serve.sh --verify` sends, and the files that the script carries for it.
 
 The script carries its workload as YAML text. The files that the workload reads (prompts, lengths, arrival times) travel
 compressed. A file that is too large for a script, that has changed since the study or is gone, does not travel: the

@@ -1,4 +1,4 @@
-"""Whether a configuration keeps the model's answers: what a server answers, and how two servers' answers compare.
+"""Check that a configuration keeps the model's answers: ask a server, and compare the answers of two servers.
 
 - `task`, `harness`: what is asked: the user's questions, or tasks of lm-evaluation-harness.
 - `ask`: one server's token probabilities and answers.

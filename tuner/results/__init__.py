@@ -1,1 +1,1 @@
-"""What a study found, as texts and tables without a form: the terminal and the report show the same ones."""
+"""The findings of a study as texts and tables without a layout, which the terminal and the report both show."""

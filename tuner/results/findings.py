@@ -1,4 +1,4 @@
-"""What the tables of a result show: the conclusion, the trials that it rests on, and what a study recommends."""
+"""The findings of a study: its conclusion, and the trials that the conclusion rests on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed on this machine, and what a study would run on it."""
+"""List what is installed on this machine, and what a study would run on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps run as CUDA graphs, and at which size: vLLM's optimization levels, graph modes and sizes.
+"""The steps that run as CUDA graphs, and the sizes of the graphs: vLLM's optimization levels, graph modes and sizes.
 
 The rules follow vLLM's `config/compilation.py` and `config/vllm.py` (0.15 to 0.32). A step of n tokens runs at the
 smallest captured size that is at least n; a step above the largest size runs without a graph.

@@ -1,4 +1,4 @@
-"""Where a run stands on the roofline of its card (Williams, Waterman and Patterson 2009), simulated or measured.
+"""The place of a run on the roofline of its card (Williams, Waterman and Patterson 2009), simulated or measured.
 
     attainable FLOP/s = min(peak, intensity × bandwidth)      intensity = FLOP / bytes of memory traffic
 

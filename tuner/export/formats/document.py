@@ -1,7 +1,9 @@
-"""What the formats share: the files that a format writes, their comments, the packages that flags need, and errors.
+"""Shared parts of the formats: the files that a format writes, their comments, the packages that flags need, errors.
 
-The version is the one that vLLM names in its message for the missing package. The folder has the version in its name;
-`pip` fills another one first, so that a step which was interrupted leaves none that looks complete.
+Some flags of vLLM need packages that vLLM's images lack, so a container installs these packages before it starts. The
+version of a package is the one that vLLM names in its message for the missing package. The package's folder has the
+version in its name; `pip` fills another folder first, so that an interrupted installation leaves no folder that looks
+complete.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a person asks of a study: the settings of a submission, the rules of a server for them, and their contents."""
+"""Requests for a study: the settings of a submission, the rules of a server for them, and their contents."""

@@ -1,4 +1,4 @@
-"""How much traffic a submission may ask for: a short file can describe more requests than a server has memory for."""
+"""Limits of a submission's traffic: a short file can describe more requests than a server has memory for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of an API process share."""
+"""The objects that the parts of an API process share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the service works: for load balancers and Prometheus."""
+"""The health of the service, for load balancers and Prometheus."""
 
 from __future__ import annotations
 

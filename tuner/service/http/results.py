@@ -1,4 +1,4 @@
-"""What a study found: trials, conclusion, charts, report, deployment files and the driver's log."""
+"""The results of a study: trials, conclusion, charts, report, deployment files and the driver's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a submission waits, in words for a page. Other people's studies are counted, never named."""
+"""The reason for which a submission waits, in words for a page. Other people's studies are counted, never named."""
 
 from __future__ import annotations
 

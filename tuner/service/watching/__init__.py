@@ -1,1 +1,1 @@
-"""What those who watch a service get from it: metrics, logs as JSON, and webhooks."""
+"""Outputs of a service for those who watch it: metrics, logs as JSON, and webhooks."""

@@ -1,4 +1,4 @@
-"""What the commands of a service print: its studies, their logs and their ends, and tokens."""
+"""The output of a service's commands: studies, their logs and their ends, and tokens."""
 
 from __future__ import annotations
 

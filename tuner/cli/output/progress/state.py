@@ -1,4 +1,4 @@
-"""What is known of a running study at one moment: trials, the best so far, the stage, the time that is left."""
+"""The state of a running study at one moment: trials, the best so far, the stage, the time that is left."""
 
 from __future__ import annotations
 

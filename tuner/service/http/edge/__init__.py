@@ -1,1 +1,1 @@
-"""What every request and every answer passes: limits, headers, and the description of the API."""
+"""The edge that every request and every answer passes: limits, headers, and the description of the API."""

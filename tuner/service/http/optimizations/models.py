@@ -1,4 +1,4 @@
-"""What requests about optimizations ask, and what they are answered."""
+"""The bodies of requests about optimizations, and of their answers."""
 
 from __future__ import annotations
 
