@@ -18,7 +18,7 @@ r and φ are defined in `encoding`. The posterior of f is that of Rasmussen and 
 Learning", 2006, equations 2.25 and 2.26, chapter 2.7 for the explicit basis m̃. The hyperparameters
 θ = (ln w_p, ln v_p, ln a/a₀, ln s/s₀, ln n/n₀) maximise the posterior density (equations 5.8 and 5.9), by L-BFGS.
 
-Targets are relative: a gain or a compressed violation of 0.2 is a fifth.
+The priors of the kernels' parameters assume relative targets: a gain or a compressed violation of 0.2 is a fifth.
 """
 
 from __future__ import annotations

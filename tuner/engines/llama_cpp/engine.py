@@ -1,8 +1,8 @@
 """The llama.cpp engine: find the server, check configurations, start servers, and read their facts and failures.
 
 The server logs the cause of a failed start first, as a line of level E, and its consequences after it. A start is tried
-twice, once to fit the parameters into the memory of the device, so that the lines repeat. The texts are those of
-xllamacpp 2026.10.11549, provoked with the server itself; `tests/data/logs/llama.cpp` has the logs.
+twice, once to fit the parameters into the memory of the device, so that the lines repeat. The failure table has texts
+of xllamacpp 2026.10.11549, provoked with the server itself; `tests/data/logs/llama.cpp` has the logs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The engine `openai`: start any command that serves an OpenAI-compatible API, and read its failures.
 
-The last line of the log that a row of the table matches is the cause: what comes before it may have been survived. The
-texts are those of Linux, CUDA, HIP, PyTorch and of parsers of command lines, not of one engine.
+The cause of a failure is the last line of the log that a row of the failure table matches: the server may have survived
+earlier ones. The table has texts of Linux, CUDA, HIP, PyTorch and of parsers of command lines, not of one engine.
 
 A prompt is a text, which every completions API takes. The package `tokenizers` makes texts of exact lengths from the
 model's tokenizer. A GGUF file has no tokenizer that this package reads: its prompts are lists of token ids.

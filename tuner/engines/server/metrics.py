@@ -1,7 +1,8 @@
 """Read what explains a trial: a server's `/metrics`, the GPU's energy, and the growth of the compilers' caches.
 
-A kernel that is compiled for the first requests is on disk for all later servers. Work that leaves nothing on disk is
-the same for every server, and so does not distort a comparison.
+The caches show whether a server compiled kernels while it was measured. A kernel that is compiled for the first
+requests is on disk for all later servers. Work that leaves nothing on disk is the same for every server, and so does
+not distort a comparison.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The SGLang engine: find its Python, check configurations, start servers, and read their facts and failures.
 
-The texts are those of the sources of SGLang 0.5.17 and 0.5.23; `tests/data/logs/sglang` has recordings. A scheduler
-that fails logs its traceback after "Scheduler hit an exception"; the server then kills itself and all its processes by
-SIGKILL, so that its exit code says nothing. An error in the arguments is a traceback of the main process.
+The failure table has texts of the sources of SGLang 0.5.17 and 0.5.23; `tests/data/logs/sglang` has recordings. A
+scheduler that fails logs its traceback after "Scheduler hit an exception"; the server then kills itself and all its
+processes by SIGKILL, so that its exit code says nothing. An error in the arguments is a traceback of the main process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The TensorRT-LLM engine, never run: find it, check configurations, start servers, read facts and failures.
 
-The names and texts are those of its sources and of logs in its public issues (docs/engines.md names them). The process
-that holds the model logs its traceback after "Executor worker initialization error". The server then raises "Executor
-worker returned error", which is a consequence.
+Metric names and failure texts are those of TensorRT-LLM's sources and of logs in its public issues (docs/engines.md
+names them). The process that holds the model logs its traceback after "Executor worker initialization error". The
+server then raises "Executor worker returned error", which is a consequence.
 """
 
 from __future__ import annotations
