@@ -196,11 +196,15 @@ SIZES = (TENSOR, PIPELINE, DATA, "--prefill-context-parallel-size")
 """The flags whose product is the number of GPUs."""
 
 
+_MOST_GPUS = 1_000_000
+"""Files of programs hold the number of GPUs, and some of these programs read no larger ones."""
+
+
 def gpus_of(argv: Sequence[str]) -> int:
     """Return the GPUs that arguments need, for each instance: the product of the sizes of parallelism, 1 without these.
 
-    The last value of a flag counts, as in the engines. A value that is no number above 0 counts as 1; the engines
-    refuse it.
+    The last value of a flag counts, as in the engines. A value that is no number from 1 to `_MOST_GPUS` counts as 1;
+    the engines refuse it.
     """
     words = one_spelling(argv)
     return math.prod(_size(words, flag) for flag in SIZES)
@@ -255,7 +259,7 @@ def wrong_size(argv: Sequence[str]) -> str | None:
 
 def _size(words: Sequence[str], flag: str) -> int:
     text = (value_after(flag, words) if flag in words else None) or ""
-    return int(text) if text.isdecimal() and int(text) else 1
+    return int(text) if text.isdecimal() and 0 < int(text) <= _MOST_GPUS else 1
 
 
 _CAPTURE_FLAGS = ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size")

@@ -45,7 +45,7 @@ ODD = (
 TEXTS = st.one_of(
     st.sampled_from(ODD),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
-    st.integers(-(2**31), 2**31).map(str),  # `-tp` counts GPUs, and no server has started with more
+    st.integers().map(str),
     st.floats(allow_nan=False).map(str),
 )
 FLAGS = ("--max-num-seqs", "--chat-template", "--speculative-config", "--enforce-eager", "--no-async-scheduling", "-tp")
