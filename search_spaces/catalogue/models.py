@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from search_spaces.catalogue.model_config import (
     EXPERTS,
     FULL_BITS,
@@ -42,17 +43,22 @@ _CONFIG_LIMIT = 2**24
 """The largest file of a model's configuration, in bytes."""
 _NO_YARN_FACTOR = (0, 32)
 """The version of vLLM (pull request 56446) that takes `max_position_embeddings` of a model with YaRN as it is."""
+_STATE_BYTES = 2
+"""Bytes of a number of a recurrent layer's state, unless the model says otherwise."""
 _DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 """Keys of vLLM's `config/speculative.py` for layers that predict further tokens."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a dense decoder, as in its `config.json`, and what of the file is beyond such a decoder.
+    """The shape of a decoder, as in its `config.json`, and what of the file is not understood.
 
-    `hidden` and `intermediate` are sizes of the state and of the MLP's, `heads` are those of queries.
+    `hidden` and `intermediate` are sizes of the state and of the MLP's, `heads` are those of queries. Where layers
+    differ, `heads`, `kv_heads` and `head_dim` are those that config.json names first, and `groups` has each kind.
 
     Attributes:
+        decoder: the layers by kind; None for `layers` equal ones of full attention with a gated MLP.
+        beside: weights beside the decoder's layers, embedding and head, such as an encoder's, which stay at 16 bits.
         max_position_embeddings: tokens of the longest context; see `longest_context`.
         tied: whether the output head is the token embedding.
         dtype: the checkpoint's number format.
@@ -93,6 +99,41 @@ class ModelShape:
     yarn_context: int | None = None
     default_context: int | None = None
     unread: Unread | None = None
+    decoder: tuple[LayerGroup, ...] | None = None
+    beside: int = 0
+
+    @cached_property
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """The decoder's layers by kind."""
+        if self.decoder is not None:
+            return self.decoder
+        attention = Attention(self.heads, self.kv_heads, self.head_dim)
+        return (LayerGroup(self.layers, attention, Mlp(self.intermediate)),)
+
+    @property
+    def is_mixture_of_experts(self) -> bool:
+        """Whether a layer has experts."""
+        return any(isinstance(group.mlp, Experts) for group in self.groups)
+
+    @property
+    def has_latent_attention(self) -> bool:
+        """Whether a layer's cache holds one latent vector of a token (MLA)."""
+        return any(isinstance(group.mixer, LatentAttention) for group in self.groups)
+
+    @property
+    def has_recurrent_layers(self) -> bool:
+        """Whether a layer keeps a state of fixed size for each sequence (linear attention, Mamba)."""
+        return any(isinstance(group.mixer, Recurrent) for group in self.groups)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a layer's attention sees a window of the tokens before it."""
+        return any(isinstance(group.mixer, Attention) and group.mixer.window for group in self.groups)
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights of the matrices of all layers (`layers.py` has the equations)."""
+        return sum(group.weights(self.hidden) for group in self.groups)
 
     @property
     def stored_bits(self) -> int:
@@ -143,31 +184,46 @@ class ModelShape:
         return self.yarn_context if version < _NO_YARN_FACTOR else self.max_position_embeddings
 
     def weight_bytes(self, bits: int) -> int:
-        """Return the bytes of all weights, with `bits` per weight in the linear layers and at least 16 in the rest.
+        """Return the bytes of all weights, with `bits` per weight in the layers' matrices and at least 16 in the rest.
 
-        With hidden size h, head size d, n query heads, k key-value heads, intermediate size f, L layers and vocabulary
-        V, the linear layers have L (h d (2 n + 2 k) + 3 h f) weights. The rest is the token embedding and an untied
-        head (V h each) and the norms, h (2 L + 1). Biases and scales are left out, so the result is slightly low.
+        The rest is the token embedding and an untied head (vocabulary × hidden each), two norms of a layer and one
+        after them, and `beside`. Biases and scales are left out, so the result is slightly low.
         """
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        linear = self.layers * (attention + 3 * self.hidden * self.intermediate)
-        rest = self.vocab * self.hidden * (1 if self.tied else 2) + self.hidden * (2 * self.layers + 1)
-        return (linear * bits + rest * max(bits, 16)) // 8
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        rest = embeddings + self.hidden * (2 * self.layers + 1) + self.beside
+        return (self.linear_weights * bits + rest * max(bits, 16)) // 8
 
     def kv_bytes_per_token(self, bytes_per_element: float) -> int:
-        """Return the KV cache's bytes of one token: 2 × layers × kv_heads × head_dim × bytes per element."""
-        return int(2 * self.layers * self.kv_heads * self.head_dim * bytes_per_element)
+        """Return the bytes of KV cache that one more token of a long sequence takes.
+
+        Each layer without a window holds 2 × kv_heads × head_dim numbers of it, or one latent vector.
+        """
+        return int(sum(group.count * _held(group, 2**62, 1) for group in self.groups) * bytes_per_element)
 
     def least_kv_bytes(self, tokens: int, bytes_per_element: float) -> int:
-        """Return the bytes of one sequence's KV cache that are certain.
+        """Return the bytes that one sequence of so many tokens certainly holds in the cache of all layers.
 
-            full layers × tokens + windowed layers × min(tokens, window)     each times the bytes of a token in a layer
-
-        A token has 2 × kv_heads × head_dim numbers in a layer, or one latent vector.
+        A layer with a window holds min(tokens, window) of them, and a recurrent layer its state, whose numbers have
+        16 bits unless the model says otherwise.
         """
-        cache = self.cache or CacheLayers(self.layers)
-        held = cache.full * tokens + cache.windowed * min(tokens, cache.window)
-        return int(held * (cache.latent or 2 * self.kv_heads * self.head_dim) * bytes_per_element)
+        paged = sum(group.count * _held(group, tokens, tokens) for group in self.groups) * bytes_per_element
+        return int(paged) + sum(group.count * _state_bytes(group.mixer) for group in self.groups)
+
+
+def _held(group: LayerGroup, tokens: int, last: int) -> int:
+    """Return the numbers of the `last` of `tokens` tokens that one layer's cache holds."""
+    mixer = group.mixer
+    if mixer is None:
+        return 0
+    window = mixer.window if isinstance(mixer, Attention) else None
+    kept = last if window is None else max(0, min(last, window - (tokens - last)))
+    return mixer.cached * kept
+
+
+def _state_bytes(mixer: Attention | LatentAttention | Recurrent | None) -> int:
+    if not isinstance(mixer, Recurrent):
+        return 0
+    return mixer.state * (mixer.state_bytes or _STATE_BYTES) + mixer.convolved * _STATE_BYTES
 
 
 def read_object(file: Path) -> dict[str, Any]:
