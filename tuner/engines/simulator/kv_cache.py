@@ -129,21 +129,22 @@ class KvCache:
         """Return the blocks of a sequence of so many tokens at most, over all tables."""
         return sum(table.count * table.most_blocks(tokens, self.in_flight) for table in self.tables)
 
-    def required_blocks(self, tokens: int) -> int:
-        """Return the blocks that vLLM requires at its start for a request of so many tokens.
-
-        Before 0.25 it counts one table only; from 0.32 on it sets one block aside.
-        """
+    def needed_blocks(self, tokens: int) -> int:
+        """Return the blocks that vLLM requires for a request of so many tokens to start; before 0.25, of one table."""
         if self.version < (0, 25):
             return self.tables[0].most_blocks(tokens, self.in_flight)
-        return self.most_blocks(tokens) + (self.version >= (0, 32))
+        return self.most_blocks(tokens)
 
     def longest(self, blocks: int, limit: int) -> int:
-        """Return the tokens of the longest request, up to `limit`, that vLLM lets start; 0 if there is none."""
+        """Return the tokens of the longest request, up to `limit`, that vLLM lets start; 0 if there is none.
+
+        From 0.32 on, vLLM sets one block aside for this.
+        """
+        usable = blocks - (self.version >= (0, 32))
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
-            if self.required_blocks(middle) <= blocks:
+            if self.needed_blocks(middle) <= usable:
                 low = middle
             else:
                 high = middle - 1
