@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from search_spaces import ModelShape
 from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
+from tuner.engines.simulator.block_pool import PageRule
 from tuner.engines.simulator.precision import ConfigRefused
 
 _KERNEL_BLOCK = 16
@@ -102,28 +103,19 @@ class KvCache:
         return math.lcm(*growing) if growing else self.tables[0].block_size
 
     @property
-    def full_blocks(self) -> int:
-        """Blocks of `block_size` tokens in all tables that hold every token."""
-        return sum(
-            table.count * self.block_size // table.block_size
-            for table in self.tables
-            if table.states is None and table.window is None
+    def rule(self) -> PageRule:
+        """The pages that a sequence takes; windows of several sizes count as the largest."""
+        size = self.block_size
+        growing = [table for table in self.tables if table.states is None]
+        states = [table for table in self.tables if table.states is not None]
+        return PageRule(
+            size,
+            full=sum(table.count * size // table.block_size for table in growing if table.window is None),
+            windowed=sum(table.count * size // table.block_size for table in growing if table.window),
+            window=max((-(-(table.window - 1) // size) for table in growing if table.window), default=0),
+            states=sum(table.count * (table.states or 0) for table in states),
+            reuses_states=any(not table.grows for table in states),
         )
-
-    @property
-    def windowed_blocks(self) -> int:
-        """Blocks of `block_size` tokens in all tables that hold a window."""
-        return sum(table.count * self.block_size // table.block_size for table in self.tables if table.window)
-
-    @property
-    def window(self) -> int:
-        """Tokens of the largest window; 0 without any."""
-        return max((table.window or 0 for table in self.tables), default=0)
-
-    @property
-    def state_blocks(self) -> int:
-        """Blocks for the states of a sequence."""
-        return sum(table.count * (table.states or 0) for table in self.tables)
 
     def most_blocks(self, tokens: int) -> int:
         """Return the blocks of a sequence of so many tokens at most, over all tables."""
@@ -205,8 +197,8 @@ def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]
     block_size = _aligned_block_size(layers, form, version)
     if len({(kind.window, kind.is_state) for kind in layers}) == 1:
         size = sum(count * _page(kind, block_size) for kind, count in layers.items())
-        tables = (_tables(next(iter(layers)), 1, block_size, form, version),)
-        return KvCache(tables, size, form.in_flight, version)
+        table = _tables(next(iter(layers)), 1, block_size, form, version)
+        return KvCache((table,), size, form.in_flight, version)
     page = _common_page(layers, block_size, version)
     most = _layers_of_a_table(list(layers.values()), version)
     tables = tuple(

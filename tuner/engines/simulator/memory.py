@@ -222,7 +222,7 @@ def _require_kv_cache(config: ServeConfig, cache: KvCache, kv_cache_gib: float, 
             FailureKind.KV_CACHE_TOO_SMALL,
         )
     graphs = config.graphs.full_decode or config.graphs.full_mixed
-    if cache.state_blocks and graphs and config.version >= (0, 25) and config.max_num_seqs > blocks:
+    if cache.rule.states and graphs and config.version >= (0, 25) and config.max_num_seqs > blocks:
         raise StartFailed(
             f"ValueError: max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({blocks}). Each "
             "decode sequence requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower "

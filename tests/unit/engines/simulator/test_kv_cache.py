@@ -10,19 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces import ModelShape, known_models
-from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp, Recurrent
-from tests.unit.engines.simulator.helpers import SMALL
+from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
+from tests.unit.engines.simulator.helpers import shape
 from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache
 from tuner.engines.simulator.precision import ConfigRefused
 
 V15, V25, V32 = (0, 15, 1), (0, 25, 1), (0, 32, 0)
 GIB = 2**30
-MLP = Mlp(1024)
-
-
-def shape(*layers: tuple[int, Attention | LatentAttention | Recurrent]) -> ModelShape:
-    return replace(known_models()[SMALL], decoder=tuple(LayerGroup(count, mixer, MLP) for count, mixer in layers))
 
 
 def gated_delta_net(state_bytes: int | None = None, gpus: int = 1) -> Recurrent:
