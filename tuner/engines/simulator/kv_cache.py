@@ -18,10 +18,10 @@ Of a sequence of n tokens, a table takes
 
     full and latent attention    ceil(n / block)
     a window of w tokens         ceil(min(w - 1 + tokens in flight, n) / block) + 1 at most
-    recurrent                    1; 2 with prefix caching, which keeps the state at the end of the last whole block;
-                                 and one for each draft token
+    recurrent                    1, one for each draft token, and with prefix caching another one in the steps in which
+                                 the state at the end of a block is kept for other sequences
 
-before vLLM 0.32, tokens in flight are the token budget of a step, and from then on that of each step that is planned
+Before vLLM 0.32, tokens in flight are the token budget of a step, and from then on that of each step that is planned
 at once. Of the windows that vLLM calls chunked local attention (Llama 4), this is one block too many.
 """
 
@@ -62,6 +62,7 @@ class BlockTables:
         block_size: tokens of a block; recurrent layers have those of the others.
         window: tokens that a token sees, itself included; None: all before it.
         states: blocks that a sequence holds whatever its length; None if they grow with it.
+        spare: blocks that vLLM reserves beside these, for the steps in which a state is kept for others.
         grows: whether vLLM reserves a block for every `block_size` tokens, although the states need fewer.
     """
 
@@ -69,12 +70,13 @@ class BlockTables:
     block_size: int
     window: int | None = None
     states: int | None = None
+    spare: int = 0
     grows: bool = False
 
     def most_blocks(self, tokens: int, in_flight: int) -> int:
         """Return the blocks that a sequence of so many tokens takes in each table at most."""
         if self.states is not None:
-            return -(-tokens // self.block_size) + self.states - 1 if self.grows else self.states
+            return (-(-tokens // self.block_size) - 1 if self.grows else self.spare) + self.states
         if self.window is None:
             return -(-tokens // self.block_size)
         return -(-min(self.window - 1 + in_flight, tokens) // self.block_size) + 1
@@ -114,7 +116,7 @@ class KvCache:
             windowed=sum(table.count * size // table.block_size for table in growing if table.window),
             window=max((-(-(table.window - 1) // size) for table in growing if table.window), default=0),
             states=sum(table.count * (table.states or 0) for table in states),
-            reuses_states=any(not table.grows for table in states),
+            reuses_states=any(table.spare for table in states),
         )
 
     def most_blocks(self, tokens: int) -> int:
@@ -301,7 +303,7 @@ def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat, version
         return BlockTables(count, block_size, kind.window)
     if _keeps_every_state(kind, form, version):
         return BlockTables(count, block_size, states=1 + form.drafts, grows=True)
-    return BlockTables(count, block_size, states=1 + form.prefix_caching + form.drafts)
+    return BlockTables(count, block_size, states=1 + form.drafts, spare=int(form.prefix_caching))
 
 
 def caches_prefixes(given: bool | None, model: ModelShape, version: tuple[int, ...]) -> bool:

@@ -202,6 +202,29 @@ def test_windows_give_up_what_no_token_sees_any_more() -> None:
     assert made.pool.used == 0
 
 
+@pytest.mark.parametrize(
+    ("full", "windowed", "prefill", "decode"),
+    [
+        ((10, Attention(32, 16, 128)), (52, Attention(32, 16, 128, window=1024)), [896, 1408, 1039], {703: 8, 704: 16}),
+        ((12, Attention(64, 8, 64)), (12, Attention(64, 8, 64, window=128)), [256, 392, 378], {322: 8, 323: 16}),
+    ],
+)
+def test_pages_are_those_of_vllms_manager(
+    full: tuple[int, Attention], windowed: tuple[int, Attention], prefill: list[int], decode: dict[int, int]
+) -> None:
+    # used blocks as vLLM 0.25.1's and 0.32.0's KVCacheManager count them for a prompt of 5000 tokens in steps of 2048,
+    # with the shapes of Gemma 3 27B and gpt-oss-20b; in the last step before a block, vLLM's windows have left one more
+    made = Scheduler(config_of(shape(full, windowed), "--max-num-batched-tokens", "2048", "--max-num-seqs", "8"), 16383)
+    add(made, (5000, 200))
+    used = []
+    for _ in range(3 + 24):
+        made.plan(0.0)
+        used.append(made.pool.used)
+        made.finish()
+    assert used[:3] == prefill
+    assert used[3:] == [pages for pages, steps in decode.items() for _ in range(steps)]
+
+
 def test_a_sequence_of_a_hybrid_model_holds_its_states() -> None:
     made = Scheduler(config_of(HYBRID, "--max-model-len", "512"), 1000)
     add(made, (100, 40), (20, 40))
