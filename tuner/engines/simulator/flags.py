@@ -27,6 +27,7 @@ _BOOLEAN_FLAGS = (
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
+    "mamba-cache-mode",
 )
 _LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (

@@ -162,7 +162,7 @@ class _Kind(NamedTuple):
     window: int | None = None
     is_state: bool = False
     is_latent: bool = False
-    has_checkpoints: bool = False
+    is_mamba: bool = False
 
 
 class CacheFormat(NamedTuple):
@@ -174,6 +174,7 @@ class CacheFormat(NamedTuple):
         head_scales: whether each token and head has scales.
         prefix_caching: whether the cache of shared prefixes is reused.
         keeps_windows: False to hold every token in windowed layers, too (`--disable-hybrid-kv-cache-manager`).
+        keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         drafts: draft tokens of a sequence in a step.
         in_flight: tokens that steps hold beside those that are computed.
     """
@@ -184,6 +185,7 @@ class CacheFormat(NamedTuple):
     head_scales: bool = False
     prefix_caching: bool = True
     keeps_windows: bool = True
+    keeps_every_state: bool = False
     drafts: int = 0
 
 
@@ -199,12 +201,12 @@ def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]
     block_size = _aligned_block_size(layers, form, version)
     if len({(kind.window, kind.is_state) for kind in layers}) == 1:
         size = sum(count * _page(kind, block_size) for kind, count in layers.items())
-        table = _tables(next(iter(layers)), 1, block_size, form, version)
+        table = _tables(next(iter(layers)), 1, block_size, form)
         return KvCache((table,), size, form.in_flight, version)
     page = _common_page(layers, block_size, version)
     most = _layers_of_a_table(list(layers.values()), version)
     tables = tuple(
-        _tables(kind, -(-count // most), _fitted_block_size(kind, block_size, page), form, version)
+        _tables(kind, -(-count // most), _fitted_block_size(kind, block_size, page), form)
         for kind, count in layers.items()
     )
     largest = max(-(-count // table.count) for count, table in zip(layers.values(), tables, strict=True))
@@ -224,7 +226,7 @@ def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: Cache
     if isinstance(mixer, Recurrent):
         convolved = mixer.convolved * (_CONVOLVED_TOKENS + form.drafts) / _CONVOLVED_TOKENS
         size = mixer.state * (mixer.state_bytes or _STATE_BYTES) + convolved * _STATE_BYTES
-        return [_Kind(size, is_state=True, has_checkpoints=mixer.kind.startswith("mamba"))]
+        return [_Kind(size, is_state=True, is_mamba=mixer.kind.startswith("mamba"))]
     if mixer is None or not mixer.cached:
         return []
     size = mixer.cached * form.element_bytes
@@ -252,11 +254,6 @@ def _without_windows(layers: dict[_Kind, int]) -> dict[_Kind, int]:
     return changed
 
 
-def _keeps_every_state(kind: _Kind, form: CacheFormat, version: tuple[int, ...]) -> bool:
-    """Return whether prefix caching keeps the state at the end of each block (mode `all`, which vLLM 0.32 lacks)."""
-    return form.prefix_caching and kind.has_checkpoints and version < (0, 32)
-
-
 def _aligned_block_size(layers: dict[_Kind, int], form: CacheFormat, version: tuple[int, ...]) -> int:
     """Return the tokens of a block: as many as make an attention layer's page as large as a recurrent layer's."""
     states = [kind for kind in layers if kind.is_state]
@@ -266,7 +263,7 @@ def _aligned_block_size(layers: dict[_Kind, int], form: CacheFormat, version: tu
     step = max(_KERNEL_BLOCK, form.block_size)
     if attention.is_latent:
         step = max(step, _LATENT_KERNEL_BLOCK if version < (0, 32) else _LATENT_KERNEL_BLOCK_FROM_0_32)
-    if any(_keeps_every_state(kind, form, version) for kind in states):
+    if form.keeps_every_state and any(kind.is_mamba for kind in states):
         step = math.lcm(step, _STATE_CHUNK)
     largest = max(kind.size for kind in states)
     return step * math.ceil(largest / (step * attention.size))
@@ -298,10 +295,10 @@ def _layers_of_a_table(counts: list[int], version: tuple[int, ...]) -> int:
     return most if most < fewest * (1.5 if version >= (0, 25) else 1.25) else fewest
 
 
-def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat, version: tuple[int, ...]) -> BlockTables:
+def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat) -> BlockTables:
     if not kind.is_state:
         return BlockTables(count, block_size, kind.window)
-    if _keeps_every_state(kind, form, version):
+    if form.keeps_every_state and kind.is_mamba:
         return BlockTables(count, block_size, states=1 + form.drafts, grows=True)
     return BlockTables(count, block_size, states=1 + form.drafts, spare=int(form.prefix_caching))
 
@@ -315,3 +312,18 @@ def caches_prefixes(given: bool | None, model: ModelShape, version: tuple[int, .
         return given is not False
     has_attention = any(isinstance(group.mixer, Attention | LatentAttention) for group in model.groups)
     return version >= (0, 32) and has_attention
+
+
+def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int, ...]) -> bool:
+    """Return whether Mamba's layers keep the state at the end of each block, for `--mamba-cache-mode`.
+
+    Before vLLM 0.32 they do by default if prefixes are cached. `none` counts as no value then.
+
+    Raises:
+        ConfigRefused: for a mode that vLLM does not know.
+    """
+    modes = ("all", "align", "none") if version < (0, 32) else ("align", "none")
+    if mode is not None and mode not in modes:
+        choices = ", ".join(f"'{each}'" for each in modes)
+        raise ConfigRefused(f"argument --mamba-cache-mode: invalid choice: '{mode}' (choose from {choices})")
+    return prefix_caching and mode != "align" and version < (0, 32)

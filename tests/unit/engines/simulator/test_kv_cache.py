@@ -12,7 +12,7 @@ import pytest
 
 from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
 from tests.unit.engines.simulator.helpers import shape
-from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache
+from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
 from tuner.engines.simulator.precision import ConfigRefused
 
 V15, V25, V32 = (0, 15, 1), (0, 25, 1), (0, 32, 0)
@@ -116,7 +116,7 @@ def test_prefix_caching_keeps_states() -> None:
     kept = cache("qwen3-next", caching=True)
     assert (kept.block_size, kept.tokens(3212, 262144)) == (544, 1725423)
     # Mamba-2 keeps one at the end of each block until 0.25, and blocks are a multiple of the kernels' chunks
-    every = cache("nemotron-h-8b", caching=True)
+    every = cache("nemotron-h-8b", caching=True, keeps_every_state=True)
     assert (every.block_size, every.tokens(1024, 8192), every.most_blocks(8192) * every.block_bytes) == (
         *(1280, 171196),
         1027604480,
@@ -174,3 +174,13 @@ def test_prefixes_of_recurrent_models_are_cached_by_default_from_0_32_on() -> No
     assert not caches_prefixes(None, pure, V32)
     assert caches_prefixes(None, SHAPES["gemma3-27b"], V15)
     assert not caches_prefixes(False, SHAPES["gemma3-27b"], V32)
+
+
+def test_mambas_states_are_kept_by_block_before_0_32() -> None:
+    assert keeps_every_state(None, True, V25)
+    assert keeps_every_state("none", True, V25)
+    assert not keeps_every_state("align", True, V25)
+    assert not keeps_every_state("all", False, V25)
+    assert not keeps_every_state(None, True, V32)
+    with pytest.raises(ConfigRefused, match=r"invalid choice: 'all' \(choose from 'align', 'none'\)"):
+        keeps_every_state("all", True, V32)
