@@ -199,8 +199,8 @@ def _kind(keys: Keys, layer: int, count: int) -> str:
     if keys.facts.get("full_first_of"):
         return "sliding_attention" if layer % int(keys.facts["full_first_of"]) else "full_attention"
     if pattern:
-        is_last = keys.facts.get("full_last") and layer == count - 1
-        return "full_attention" if (layer + 1) % int(pattern) == 0 or is_last else "sliding_attention"
+        is_end = layer == {"first": 0, "last": count - 1}.get(keys.facts.get("full_too", ""))
+        return "full_attention" if (layer + 1) % int(pattern) == 0 or is_end else "sliding_attention"
     return "sliding_attention"  # a window, where there is one, is that of all layers
 
 
@@ -219,7 +219,9 @@ def _recurrent_kind(keys: Keys, layer: int) -> str:
         return "full_attention" if layer % keys.count("attn_layer_period") == offset else "mamba"
     if keys.facts.get("blocks") == "parallel":
         return "full_attention"
-    return "mamba"
+    if keys.facts.get("blocks") == "mixer":
+        return "mamba"
+    raise KeyError("layer_types")
 
 
 def window_of(keys: Keys) -> int | None:

@@ -41,7 +41,8 @@ _KEPT = (
     "modules_in_block_to_not_convert",
 )
 """Keys of lists with the modules that stay at 16 bits."""
-_PREFIX = re.compile(r"^(.*\.)?(?=layers\.)")
+_PREFIX = re.compile(r"^(?!.*(?:mtp|vis|audio))(?:.*\.)?(?=layers\.)")
+"""What comes before `layers.N` of the decoder."""
 _SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?[\w.|\\*+?$^\-]*\)(?![*+?{]))*")
 """Regular expressions whose time is bounded: no repeated group, and none within another."""
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")

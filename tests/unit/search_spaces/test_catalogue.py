@@ -304,6 +304,7 @@ QUANTIZED = (
     "Kimi",
     "MiniMax-M2",
     "MiMo-V2",
+    "Devstral",
 )
 
 
