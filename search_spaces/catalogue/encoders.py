@@ -20,8 +20,8 @@ def encoder_weights(config: Mapping[str, Any], keys: Keys) -> int:
     """Return the weights beside a decoder, a lower bound: a vision encoder's matrices, and embeddings of each layer.
 
     An encoder of hidden size h has 4 h² + m h f weights in a layer, with m matrices of its MLP of size f. Qwen's
-    mergers of s² patches to the decoder's size o have (h s²)² + h s² o each. Patches, positions, other projectors and encoders
-    of sound are left out. Gemma 3n and 4 have another embedding of p numbers for each of L layers:
+    mergers of s² patches to the decoder's size o have (h s²)² + h s² o each. Patches, positions, other projectors and
+    encoders of sound are left out. Gemma 3n and 4 have another embedding of p numbers for each of L layers:
     V L p + h L p + 2 L h p.
     """
     outer = mapping_at(config, "thinker_config") or config
