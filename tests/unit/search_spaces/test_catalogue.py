@@ -60,6 +60,7 @@ def read(config: dict[str, Any], **outer: Any) -> ModelShape:
         ({"is_encoder_decoder": True, "model_type": "t5"}, "an encoder-decoder", "is_encoder_decoder True"),
         ({"layers_block_type": ["mamba"] * 28, "model_type": "zamba2"}, "a model of this type", "model_type zamba2"),
         ({"model_type": "rwkv"}, "a model of this type", "model_type rwkv"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "a.B"}}, "with its own code (auto_map)", "model_type mine"),
         ({"model_type": "deepseek_v4", "compress_ratios": [0, 4]}, "a compressed KV cache", "compress_ratios"),
         ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts with a hidden size", "3584"),
         ({"model_type": "qwen3", "layer_types": ["hyena"] * 28}, "a model with layers of another kind", "hyena"),

@@ -54,6 +54,14 @@ def weights(number: int, kind: str, group: int | None = None) -> dict[str, Any]:
         ),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "float", 16)}}}, 4.5),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(8, "float")}}}, 8),
+        ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, 8),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 128}}},
+            },
+            4.25,
+        ),
         (
             {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}},
             4.25,

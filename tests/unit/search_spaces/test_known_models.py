@@ -163,6 +163,7 @@ KINDS_OF_27 = ["full_attention" if layer and layer % 4 == 0 else "linear_attenti
         ({"model_type": "granitemoehybrid", "layer_types": ["linear_attention"] * 32}, 38_601_064_448),
         ({"model_type": "kimi_linear", "layer_types": KINDS_OF_27, "first_k_dense_replace": 1}, 49_133_074_464),
         ({"model_type": "lfm2", "layer_types": ["full_attention"] * 32}, 2_705_497_600),
+        ({"model_type": "minimax", "attn_type_list": [0, 1] * 16}, 47_373_946_880),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "ME*-"}, 1_968_355_712),
     ],
 )
