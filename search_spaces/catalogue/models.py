@@ -195,6 +195,8 @@ class ModelShape:
             layers, unread = _layers(config, text, keys)
             stored = stored_format(declared_format(config, text) or quantization)
             facts = {**_sizes(config, text, keys), **_formats(stored, layers, unread, keys)}
+            if unread is not None and "tie_word_embeddings" not in {**config, **text}:
+                facts["tied"] = True  # the embedding alone is certain
             return cls(**facts, decoder=grouped(layers), beside=encoder_weights(config, keys))
         except KeyError as error:
             if unread is not None:

@@ -228,6 +228,14 @@ def test_experts_without_a_dense_mlp_have_a_shape() -> None:
     assert (shape.intermediate, shape.experts) == (512, 256)
 
 
+def test_of_an_unknown_model_the_embedding_counts() -> None:
+    # 152,064 × 3,584 numbers and 57 norms of 3,584; a head of its own only if the file says so
+    untold = {key: value for key, value in SMALL.items() if key != "tie_word_embeddings"}
+    shape = ModelShape.from_config_json({**untold, "model_type": "qwen9"})
+    assert shape.parameters == 152_064 * 3584 + 57 * 3584
+    assert ModelShape.from_config_json({**SMALL, "model_type": "qwen9"}).parameters == 2 * 152_064 * 3584 + 57 * 3584
+
+
 def test_the_class_says_whether_the_head_is_tied() -> None:
     untold = {key: value for key, value in SMALL.items() if key != "tie_word_embeddings"}
     assert not ModelShape.from_config_json(untold).tied
