@@ -195,6 +195,8 @@ class ModelShape:
             layers, unread = _layers(config, text, keys)
             stored = stored_format(declared_format(config, text) or quantization)
             facts = {**_sizes(config, text, keys), **_formats(stored, layers, unread, keys)}
+            if unread is not None and "tie_word_embeddings" not in {**config, **text}:
+                facts["tied"] = True  # the embedding alone is certain
             return cls(**facts, decoder=grouped(layers), beside=encoder_weights(config, keys))
         except KeyError as error:
             if unread is not None:
@@ -355,7 +357,7 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "heads": heads,
         "kv_heads": kv_heads_of(keys, heads),
         "head_dim": head_dim_of(keys, heads),
-        "vocab": keys.count("vocab_size"),
+        "vocab": keys.count("vocab_size", "padded_vocab_size"),
         "max_position_embeddings": context.longest,
         "yarn_context": context.yarn,
         "default_context": context.default,
