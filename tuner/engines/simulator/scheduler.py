@@ -230,7 +230,7 @@ class Scheduler:
         sequence.order = self._orders
         sequence.start(self.pool, cached, size)
         if reuses_states:
-            sequence.keep_states(computed, size)
+            sequence.keep_states(computed if self.config.version >= (0, 25) else 0, size)
         self.running[sequence.order] = sequence
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now
