@@ -21,7 +21,7 @@ Of a sequence of n tokens, a table takes
     recurrent                    1, one for each draft token, and with prefix caching another one in the steps in which
                                  the state at the end of a block is kept for other sequences
 
-Before vLLM 0.32, tokens in flight are the token budget of a step, and from then on that of each step that is planned
+Before vLLM 0.26, tokens in flight are the token budget of a step, and from then on that of each step that is planned
 at once. Of the windows that vLLM calls chunked local attention (Llama 4), this is one block too many.
 """
 
@@ -36,6 +36,10 @@ from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
 from tuner.engines.simulator.block_pool import PageRule
 from tuner.engines.simulator.precision import ConfigRefused
 
+_ALL_TABLES = (0, 21)
+"""The version from which vLLM counts all tables in what it logs and requires (its issue 43308)."""
+_CACHED_STATES = (0, 27)
+"""The version from which vLLM caches prefixes of recurrent models by default (its pull request 50991)."""
 _KERNEL_BLOCK = 16
 _LATENT_KERNEL_BLOCK = 64
 _LATENT_KERNEL_BLOCK_FROM_0_32 = 128
@@ -124,8 +128,8 @@ class KvCache:
         return sum(table.count * table.most_blocks(tokens, self.in_flight) for table in self.tables)
 
     def needed_blocks(self, tokens: int) -> int:
-        """Return the blocks that vLLM requires for a request of so many tokens to start; before 0.25, of one table."""
-        if self.version < (0, 25):
+        """Return the blocks that vLLM requires for a request of so many tokens to start; before 0.21, of one table."""
+        if self.version < _ALL_TABLES:
             return self.tables[0].most_blocks(tokens, self.in_flight)
         return self.most_blocks(tokens)
 
@@ -147,9 +151,9 @@ class KvCache:
     def tokens(self, blocks: int, max_model_len: int) -> int:
         """Return the tokens that vLLM logs as the size of the KV cache.
 
-        These are blocks / blocks of the longest request × its tokens; before 0.25, blocks / tables × tokens of a block.
+        These are blocks / blocks of the longest request × its tokens; before 0.21, blocks / tables × tokens of a block.
         """
-        if self.version < (0, 25):
+        if self.version < _ALL_TABLES:
             sizes = [table.block_size for table in self.tables if table.states is None or table.grows]
             return blocks // sum(table.count for table in self.tables) * min(sizes, default=max_model_len)
         return blocks * max_model_len // self.most_blocks(max_model_len)
@@ -306,18 +310,18 @@ def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat) -> Bloc
 def caches_prefixes(given: bool | None, model: ModelShape, version: tuple[int, ...]) -> bool:
     """Return whether prefixes are cached, for `--enable-prefix-caching`.
 
-    By default they are, but before vLLM 0.32 not of a model with recurrent layers, and never of one without attention.
+    By default they are, but before vLLM 0.27 not of a model with recurrent layers, and never of one without attention.
     """
     if given is not None or not model.has_recurrent_layers:
         return given is not False
     has_attention = any(isinstance(group.mixer, Attention | LatentAttention) for group in model.groups)
-    return version >= (0, 32) and has_attention
+    return version >= _CACHED_STATES and has_attention
 
 
 def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int, ...]) -> bool:
     """Return whether Mamba's layers keep the state at the end of each block, for `--mamba-cache-mode`.
 
-    Before vLLM 0.32 they do by default if prefixes are cached. `none` counts as no value then.
+    Before vLLM 0.27 they do by default if prefixes are cached. `none` counts as no value then.
 
     Raises:
         ConfigRefused: for a mode that vLLM does not know.
@@ -326,4 +330,4 @@ def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int
     if mode is not None and mode not in modes:
         choices = ", ".join(f"'{each}'" for each in modes)
         raise ConfigRefused(f"argument --mamba-cache-mode: invalid choice: '{mode}' (choose from {choices})")
-    return prefix_caching and mode != "align" and version < (0, 32)
+    return prefix_caching and mode != "align" and (mode == "all" or version < _CACHED_STATES)

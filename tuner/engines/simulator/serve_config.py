@@ -255,8 +255,8 @@ class ServeConfig:
 
     @property
     def _planned_steps(self) -> int:
-        """Steps that are planned at once; before vLLM 0.32, the KV cache counts one."""
-        if self.version < (0, 32):
+        """Steps that are planned at once; before vLLM 0.26, the KV cache counts one."""
+        if self.version < (0, 26):
             return 1
         return 2 if self.async_scheduling and self.parallel.pipeline == 1 else self.parallel.pipeline
 

@@ -98,6 +98,23 @@ def test_a_cache_holds_what_vllm_says(
     assert made.needed_blocks(length) * made.block_bytes == needed
 
 
+def test_published_logs_have_the_predicted_blocks_and_tokens() -> None:
+    # github.com/noonghunna/club-3090 issues 612 and 652: Qwen3.6-35B-A3B with an FP8 cache and prefix caching on an
+    # RTX 5090, vLLM 0.24.0: 5.98 and 6.01 GiB of KV cache are 567,978 and 569,878 tokens
+    qwen = shape((10, Attention(16, 2, 256)), (30, gated_delta_net(4)))
+    made = find_kv_cache(qwen, CacheFormat(16, 1.0, 8192), (0, 24, 0))
+    assert [made.tokens(int(gib * GIB / made.block_bytes), 131072) for gib in (5.98, 6.01)] == [567978, 569878]
+    # vLLM's issue 24280: NVIDIA-Nemotron-Nano-9B-v2 has blocks of 672 tokens
+    nano = shape((4, Attention(40, 8, 128)), (27, Recurrent("mamba2", 1, 128 * 80 * 128, 3 * 12288)))
+    assert find_kv_cache(nano, CacheFormat(16, 2.0, 8192, prefix_caching=False), V15).block_size == 672
+    # vLLM's issue 15871: a request of 32768 tokens to DeepSeek-V2-Lite needs 0.95 GiB
+    lite = find_kv_cache(shape((27, replace(LATENT, heads=16, query_rank=None))), CacheFormat(16, 2.0, 8192), V15)
+    assert lite.needed_blocks(32768) * lite.block_bytes / GIB == pytest.approx(0.95, abs=0.005)
+    # vLLM's issue 43308: Gemma 4 31B with about 50 GiB of KV cache has about 55,000 tokens in vLLM 0.20.0
+    gemma4 = cache("larger pages", (0, 20, 0))
+    assert gemma4.tokens(50 * GIB // gemma4.block_bytes, 131072) == pytest.approx(55_000, rel=0.02)
+
+
 def test_the_token_budget_of_a_step_counts_for_windows() -> None:
     made = cache("gemma3-27b of 2", V25, tokens=2048)
     # 8192 blocks for all tokens; 6 tables of ceil((1023 + 2048) / 16) + 1 = 193
