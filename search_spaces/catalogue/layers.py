@@ -7,7 +7,7 @@ the matrices of one layer are, biases and norms left out:
                       n query heads; k key-value heads of d and v numbers
     latent (MLA)      h q + q n (a + r) + h (c + r) + c n (a + v) + n v h
                       q, c: ranks of queries and of the cache (without q, queries have h n (a + r)); a, r: numbers of a
-                      head without and with rotation
+                      head without and with rotation; an indexer adds q H d + h (d + H): H heads of d numbers
     gated delta net   h (2 K + 2 V + 2 m) + V h + conv (2 K + V)
                       K, V: numbers of all key and value heads; m: value heads; conv: tokens of the short convolution
     Mamba-2           h (2 I + 2 g s + m) + I h + conv (I + 2 g s)
@@ -16,8 +16,9 @@ the matrices of one layer are, biases and norms left out:
                       t: rank of the time step
     MLP               matrices h f
                       3 matrices if it is gated, else 2; f: intermediate size
-    experts           E matrices h f + h E + matrices h F
-                      E experts and their router; F: intermediate size of the MLP that every token passes
+    experts           E matrices l f + h E + matrices h F
+                      E experts and their router; F: intermediate size of the MLP that every token passes; l: h, or the
+                      size of a latent state, whose two projections add 2 h l
 
 Sources: Vaswani et al. 2017; Shazeer 2019 and 2020 (grouped heads, gated MLPs); DeepSeek-V2 2024 (MLA); Yang, Kautz and
 Hatamizadeh 2025 (gated delta networks); Gu and Dao 2023 and Dao and Gu 2024 (Mamba); and vLLM's models.
@@ -26,6 +27,8 @@ Hatamizadeh 2025 (gated delta networks); Gu and Dao 2023 and Dao and Gu 2024 (Ma
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,11 @@ class LatentAttention:
         query_rank: numbers of the compressed query; None: queries are not compressed.
         rank: numbers of the latent vector.
         plain_dim, rotated_dim, value_dim: numbers of a head without and with rotation, and of its value.
-        indexed: numbers of a token in the cache of an indexer (sparse attention); 0 without one.
+        indexed: numbers of a head of an indexer (sparse attention); 0 without one. Its cache has as many of a token, of
+            8 bits, and a scale of 4 bytes.
+        index_heads: of the indexer.
         top: tokens that sparse attention reads at most; None: all.
+        per_head: whether the cache holds keys and values of each head, as vLLM's class without MLA's kernels does.
     """
 
     heads: int
@@ -93,12 +99,21 @@ class LatentAttention:
     rotated_dim: int
     value_dim: int
     indexed: int = 0
+    index_heads: int = 0
     top: int | None = None
+    per_head: bool = False
 
     @property
     def cached(self) -> int:
         """Numbers of a token in the KV cache of a layer: the latent vector and the rotated key, which heads share."""
+        if self.per_head:
+            return 2 * self.heads * (self.plain_dim + self.rotated_dim)
         return self.rank + self.rotated_dim
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of a token in the cache of a layer's indexer."""
+        return self.indexed + _SCALE_BYTES if self.indexed else 0
 
     @property
     def pair_flops(self) -> float:
@@ -115,8 +130,9 @@ class LatentAttention:
         head = self.plain_dim + self.rotated_dim
         given = self.query_rank
         queries = hidden * self.heads * head if given is None else given * (hidden + self.heads * head)
-        latent = hidden * self.cached + self.absorbed
-        return queries + latent + self.heads * self.value_dim * hidden
+        latent = hidden * (self.rank + self.rotated_dim) + self.absorbed
+        index = (given or hidden) * self.index_heads * self.indexed + hidden * (self.indexed + self.index_heads)
+        return queries + latent + self.heads * self.value_dim * hidden + (index if self.indexed else 0)
 
     @property
     def absorbed(self) -> int:
@@ -191,6 +207,7 @@ class Experts:
         intermediate: of each of them.
         shared: intermediate size of the MLP beside them that every token passes; 0 without.
         matrices: 3 if they are gated.
+        latent: size of the state that the experts see, if it is projected; None: the hidden size.
     """
 
     count: int
@@ -198,14 +215,19 @@ class Experts:
     intermediate: int
     shared: int = 0
     matrices: int = 3
+    latent: int | None = None
 
     def of_one(self, hidden: int) -> int:
         """Return the weights of the matrices of one expert."""
-        return self.matrices * hidden * self.intermediate
+        return self.matrices * (self.latent or hidden) * self.intermediate
 
     def common(self, hidden: int) -> int:
-        """Return the weights that every token passes: the router and the shared MLP."""
-        return hidden * self.count + self.matrices * hidden * self.shared
+        """Return the weights that every token passes: the router, the shared MLP and the projections to `latent`."""
+        return self.router(hidden) + self.matrices * hidden * self.shared + 2 * hidden * (self.latent or 0)
+
+    def router(self, hidden: int) -> int:
+        """Return the weights of the router, which quantization leaves at 16 bits."""
+        return hidden * self.count
 
     def weights(self, hidden: int) -> int:
         """Return the weights of all its matrices for a hidden size."""
@@ -241,3 +263,8 @@ class LayerGroup:
         """Return the weights of the matrices of all its layers."""
         parts = (self.mixer, self.mlp)
         return self.count * sum(part.weights(hidden) for part in parts if part is not None)
+
+    def of_tensor(self, gpus: int) -> LayerGroup:
+        """Return one GPU's part under tensor parallelism."""
+        mixer = None if self.mixer is None else self.mixer.of_tensor(gpus)
+        return LayerGroup(self.count, mixer, None if self.mlp is None else self.mlp.of_tensor(gpus))
