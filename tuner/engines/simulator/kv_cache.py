@@ -44,8 +44,9 @@ _KERNEL_BLOCK = 16
 _LATENT_KERNEL_BLOCK = 64
 _LATENT_KERNEL_BLOCK_FROM_0_32 = 128
 """Tokens of a block are a multiple of these in a model with recurrent layers, by its kind of attention."""
-_STATE_CHUNK = 256
-"""Tokens of a chunk in Mamba's kernels, to a multiple of which blocks are rounded if each of them keeps a state."""
+_STATE_CHUNK = 128
+"""Tokens of a chunk in Mamba's kernels, to a multiple of which blocks are rounded if each of them keeps a state; those
+of Nemotron, where other models have 256."""
 _STATE_BYTES = 2
 _CONVOLVED_TOKENS = 3
 """Tokens that a short convolution keeps of a sequence; each draft token adds one."""
@@ -53,8 +54,6 @@ _HEAD_SCALE_BYTES = 8
 """Bytes of the two scales of a token and head in a KV cache with scales for each."""
 _SPARSE_FP8_BYTES = 656
 """Bytes of a token in a layer of sparse latent attention with an FP8 cache: 512 numbers, 4 scales, 64 16-bit ones."""
-_INDEX_SCALED = 128
-"""Numbers of a token in the cache of an indexer that share a scale of 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -236,10 +235,9 @@ def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: Cache
     size = mixer.cached * form.element_bytes
     if isinstance(mixer, Attention):
         return [_Kind(size + (mixer.kv_heads * _HEAD_SCALE_BYTES if form.head_scales else 0), mixer.window)]
-    if not mixer.indexed:
-        return [_Kind(size, is_latent=True)]
-    indexed = mixer.indexed + 4 * -(-mixer.indexed // _INDEX_SCALED)
-    return [_Kind(_SPARSE_FP8_BYTES if form.element_bytes == 1 else size, is_latent=True), _Kind(indexed)]
+    is_sparse_fp8 = mixer.top is not None and form.element_bytes == 1
+    latent = _Kind(_SPARSE_FP8_BYTES if is_sparse_fp8 else size, is_latent=not mixer.per_head)
+    return [latent, _Kind(mixer.index_bytes)] if mixer.indexed else [latent]
 
 
 def _without_windows(layers: dict[_Kind, int]) -> dict[_Kind, int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from search_spaces import known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
 from tests.unit.engines.simulator.helpers import shape
 from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
@@ -107,6 +108,10 @@ def test_published_logs_have_the_predicted_blocks_and_tokens() -> None:
     # vLLM's issue 24280: NVIDIA-Nemotron-Nano-9B-v2 has blocks of 672 tokens
     nano = shape((4, Attention(40, 8, 128)), (27, Recurrent("mamba2", 1, 128 * 80 * 128, 3 * 12288)))
     assert find_kv_cache(nano, CacheFormat(16, 2.0, 8192, prefix_caching=False), V15).block_size == 672
+    # vLLM's issue 48401: those of Nemotron-3-Super-120B-A12B with an FP8 cache and prefix caching have 8320
+    given = CacheFormat(16, 1.0, 8192, keeps_every_state=True)
+    super_ = find_kv_cache(known_models()["nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"], given, (0, 23, 1))
+    assert super_.block_size == 8320
     # vLLM's issue 15871: a request of 32768 tokens to DeepSeek-V2-Lite needs 0.95 GiB
     lite = find_kv_cache(shape((27, replace(LATENT, heads=16, query_rank=None))), CacheFormat(16, 2.0, 8192), V15)
     assert lite.needed_blocks(32768) * lite.block_bytes / GIB == pytest.approx(0.95, abs=0.005)
@@ -134,10 +139,8 @@ def test_prefix_caching_keeps_states() -> None:
     assert (kept.block_size, kept.tokens(3212, 262144)) == (544, 1725423)
     # Mamba-2 keeps one at the end of each block until 0.25, and blocks are a multiple of the kernels' chunks
     every = cache("nemotron-h-8b", caching=True, keeps_every_state=True)
-    assert (every.block_size, every.tokens(1024, 8192), every.most_blocks(8192) * every.block_bytes) == (
-        *(1280, 171196),
-        1027604480,
-    )
+    needed = every.most_blocks(8192) * every.block_bytes
+    assert (every.block_size, every.tokens(1137, 8192), needed) == (1152, 166326, 1056964608)
     last = cache("nemotron-h-8b", V32, caching=True)
     assert last.most_blocks(8192) == 8 + 6 * 2
 
@@ -201,3 +204,9 @@ def test_mambas_states_are_kept_by_block_before_0_32() -> None:
     assert not keeps_every_state(None, True, V32)
     with pytest.raises(ConfigRefused, match=r"invalid choice: 'all' \(choose from 'align', 'none'\)"):
         keeps_every_state("all", True, V32)
+
+
+def test_sparse_latent_attention_has_its_own_8_bit_format() -> None:
+    made = find_kv_cache(SHAPES["deepseek-v3.2"], CacheFormat(16, 1.0, 8192), V25)
+    # 656 bytes of a token in a layer, and 132 of its indexer
+    assert made.block_bytes == 61 * 16 * (656 + 132)
