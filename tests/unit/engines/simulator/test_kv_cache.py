@@ -210,3 +210,12 @@ def test_sparse_latent_attention_has_its_own_8_bit_format() -> None:
     made = find_kv_cache(SHAPES["deepseek-v3.2"], CacheFormat(16, 1.0, 8192), V25)
     # 656 bytes of a token in a layer, and 132 of its indexer
     assert made.block_bytes == 61 * 16 * (656 + 132)
+
+
+@pytest.mark.parametrize("version", [V25, V32])
+@pytest.mark.parametrize("tokens", [1000, 131072])
+def test_the_memory_rules_bound_is_never_above_what_vllm_requires(version: tuple[int, ...], tokens: int) -> None:
+    for name, model in known_models().items():
+        if model.unread is None:
+            made = find_kv_cache(model, CacheFormat(16, 2.0, 8192, prefix_caching=False), version)
+            assert model.least_kv_bytes(tokens, 2.0) <= made.needed_blocks(tokens) * made.block_bytes, name
