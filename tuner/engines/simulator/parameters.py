@@ -88,6 +88,8 @@ class Parameters:
     start_s: float
     import_s: float
     load_gibs: float
+    offload_gbs: float
+    pin_gibs: float
     compile_cold_s: float
     compile_new_s: float
     compile_warm_s: float

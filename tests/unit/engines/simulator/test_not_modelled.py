@@ -26,7 +26,7 @@ def resolve(model: ModelShape, *argv: str) -> ServeConfig:
     [
         (["--compilation-config", '{"pass_config":{"fuse_norm_quant":true}}'], "pass_config is not simulated"),
         (['-cc.custom_ops=["+rms_norm"]'], "custom_ops is not simulated"),
-        (["--kv-offloading-size", "8"], "--kv-offloading-size 8: not simulated"),
+        (["--mamba-block-size", "8"], "--mamba-block-size 8: not simulated"),
         (["--enable-eplb"], "--enable-eplb: not simulated"),
     ],
 )
