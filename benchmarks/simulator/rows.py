@@ -30,6 +30,8 @@ COMPARED_METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_tt
 PUBLISHED_PACKAGES = frozenset({"arctic_inference", "flashinfer"})
 H200_PACKAGES = frozenset({"arctic_inference"})
 """The host of the H200 tables did not have FlashInfer."""
+EXPERTS_HOST = {"host_speed": 0.615, "launch_us": 15.39}
+"""The host of `h200_experts.jsonl`, fitted by `benchmarks.simulator.experts`: a slow virtual machine."""
 TABLE_HOSTS = {name: {"host_speed": 1.0, "launch_us": 4.5} for name in ("h200_a05", "h200_b7")}
 """The hosts beside which tables were recorded: theirs is the host of speed 1."""
 CLIENT_SEED = 0
@@ -57,6 +59,7 @@ class Row:
         repeats: benchmarks of a study's trial; its metrics are their medians.
         warm: whether the server had run another workload before.
         limit_s: seconds after which the client stopped; requests that had not ended by then count nowhere.
+        gpus: of the machine.
     """
 
     id: str
@@ -75,6 +78,7 @@ class Row:
     repeats: int = 1
     warm: bool = False
     limit_s: float = math.inf
+    gpus: int = 1
 
 
 def published() -> list[Row]:
@@ -143,6 +147,29 @@ def read_table(file: Path, card: str, model: str, workload: BenchServeWorkload) 
     ]
 
 
+def h200_experts() -> list[Row]:
+    """Return the loads of mixtures of experts on one and two H200s, with random weights."""
+    lines = (REFERENCE_FOLDER / "h200_experts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [
+        Row(
+            id=f"{entry['name']} {entry['load']}",
+            group=entry["name"],
+            card=beside_host(hardware_named("h200"), EXPERTS_HOST),
+            model=shape_of(entry["model"]),
+            version=(0, 25, 1),
+            packages=frozenset(),
+            args=tuple(entry["args"]),
+            workload=BenchServeWorkload(**entry["workload"]),
+            metrics={name: entry[name] for name in COMPARED_METRICS},
+            completed=entry["completed"],
+            warm=True,
+            gpus=entry["gpus"],
+        )
+        for entry in map(json.loads, lines)
+        if entry["model"] is not None
+    ]
+
+
 def beside_host(card: HardwareProfile, host: Mapping[str, float]) -> HardwareProfile:
     """Return a known card with the given `HOST_VALUES`; a card from a YAML file as it is."""
     if card.key not in known_hardware():
@@ -191,7 +218,7 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
     values = dict(changes or {})
     card = beside_host(row.card, {name: values.pop(name) for name in HOST_VALUES if name in values})
     parameters = replace(parameters_of(card.key), **values)
-    config = resolve_serve_config(row.args, {}, row.model, card, row.version, row.packages)
+    config = resolve_serve_config(row.args, {}, row.model, card, row.version, row.packages, row.gpus)
     server = ConfiguredServer(config, parameters)
     if not isinstance(row.workload, BenchServeWorkload):
         return _median_of_repeats(server, row.workload, row.repeats)

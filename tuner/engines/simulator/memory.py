@@ -7,11 +7,13 @@ As in vLLM's profiling run (`v1/worker/gpu_worker.py`), the KV cache gets what t
 
     KV cache = gpu_memory_utilization × card - weights - runtime - activations - graphs (graphs from vLLM 0.25 on)
 
-Activations are the larger of a step's MLP and its logits, times a fitted factor:
+Activations are the larger of a step's widest MLP and its logits, times a fitted factor, and the inputs and outputs of
+the experts of each token, which vLLM keeps aside:
 
-    activations = activation_factor × max(MLP, logits)
+    activations = activation_factor × max(MLP, logits) + experts
     MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
     logits = max_num_seqs × vocabulary × 4 bytes
+    experts = max_num_batched_tokens × chosen × (matrices × intermediate + hidden) × 2 bytes
 
 On several GPUs, all of this is the most loaded GPU's part (`ServeConfig.shard`), whose KV cache decides for all, as in
 vLLM. Logits are whole, because every GPU gathers them. `communication_gib` is added for the buffers of the collectives.
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 
 from records.trials import FailureKind
 from search_spaces import HardwareProfile, ModelShape
-from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Recurrent
+from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from search_spaces.catalogue.models import PartBits
 from search_spaces.units import GIB
 from tuner.engines.simulator.kv_cache import KvCache
@@ -189,6 +191,8 @@ def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, marlin
 
 
 _LOGIT_BYTES = 4
+_FIRST_RUNNER_LOGITS = 3.25
+"""Logits, probabilities and noise of the first runner's sampler, over the logits, as KV caches on an H200 show."""
 _ACTIVATION_BYTES = 2
 
 
@@ -228,9 +232,7 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
     """
     model, total = config.shard, (config.card.memory_gib or 0.0) / config.servers_per_gpu
     resident = weights.resident_bytes / GIB
-    mlp = config.max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
-    logits = min(config.max_num_seqs, config.max_num_batched_tokens) * config.model.vocab * _LOGIT_BYTES
-    activations = parameters.activation_factor * max(mlp, logits) / GIB
+    activations = _activation_bytes(config, parameters) / GIB
     graphs = config.graphs.captured * model.layers * parameters.graph_mib_per_layer / 1024
     runtime = parameters.runtime_gib + (parameters.communication_gib if config.parallel.replica_gpus > 1 else 0.0)
     fixed = resident + runtime + activations
@@ -249,6 +251,29 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
         raise _out_of_memory(config.card.name, graphs, total)
     tokens = cache.tokens(blocks, longest if config.fits_length else config.max_model_len)
     return MemoryBudget(resident, activations, graphs, kv_cache, blocks, tokens, longest)
+
+
+def _activation_bytes(config: ServeConfig, parameters: Parameters) -> float:
+    """Return the most bytes of activations; the module's docstring has the equation."""
+    model, tokens = config.shard, config.max_num_batched_tokens
+    dense = [group.mlp for group in model.groups if isinstance(group.mlp, Mlp)]
+    experts = [group.mlp for group in model.groups if isinstance(group.mlp, Experts)]
+    widest = max((mlp.intermediate for mlp in dense), default=0)
+    mlp = tokens * (2 * widest + model.hidden) * _ACTIVATION_BYTES
+    copies = _FIRST_RUNNER_LOGITS / parameters.activation_factor if _has_first_runner(config) else 1.0
+    logits = min(config.max_num_seqs, tokens) * config.model.vocab * _LOGIT_BYTES * copies
+    routed = max((each.chosen * (each.matrices * each.intermediate + model.hidden) for each in experts), default=0.0)
+    return parameters.activation_factor * max(mlp, logits) + tokens * config.parallel.data * routed * _ACTIVATION_BYTES
+
+
+def _has_first_runner(config: ServeConfig) -> bool:
+    """Return whether vLLM runs the model by its first model runner, whose sampler holds three copies of the logits.
+
+    In 0.25, mixtures of experts and hybrids have it (`config/vllm.py`; a few classes excepted, whose KV cache is
+    predicted up to 1 % too small for it).
+    """
+    special = config.model.is_mixture_of_experts or config.model.has_recurrent_layers
+    return special and (0, 25) <= config.version < (0, 32)
 
 
 def _kv_cache(config: ServeConfig) -> KvCache:

@@ -1,7 +1,7 @@
 """The free parameters of the simulator, each with a unit and a source, and the error of its predictions by regime.
 
-A regime is a card, the format of the weights, and a dense model on one GPU without drafts. A regime with fewer than
-`LEAST_ROWS` rows has no band: what the fit says about one regime says nothing about another.
+A regime is a card, the format of the weights, and the kinds of layers, on one GPU without drafts. A regime with fewer
+than `LEAST_ROWS` rows has no band: what the fit says about one regime says nothing about another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from search_spaces import ModelShape
 from search_spaces.yaml_file import read_yaml
 from tuner.engines.simulator.serve_config import ServeConfig
 
@@ -31,6 +32,7 @@ class Parameters:
     bandwidth_share: float
     arithmetic_share: float
     native_arithmetic_factor: float
+    native_bandwidth_factor: float
     block_arithmetic_factor: float
     block_bandwidth_factor: float
     marlin_arithmetic_factor: float
@@ -132,14 +134,14 @@ def parameters_digest() -> str:
 
 
 def documented_bands() -> Sequence[Mapping[str, Any]]:
-    """Return the error bands: `card`, `weights`, `rows` and the relative error of each metric."""
+    """Return the error bands: `card`, `layers`, `weights`, `rows` and the relative error of each metric."""
     bands: Sequence[Mapping[str, Any]] = _document()["error_bands"]
     return bands
 
 
 LEAST_ROWS = 10
 """Rows of a regime from which the error of nine of ten is one."""
-_FULL = "16-bit"
+_FULL, _DENSE = "16-bit", "dense"
 _NAMES = {"fp8": "FP8", "fp8_per_block": "FP8 (by blocks)", "awq": "AWQ", "awq_marlin": "AWQ", "gptq": "GPTQ"}
 
 
@@ -160,13 +162,26 @@ def find_error_bands(config: ServeConfig, *, instances: int = 1) -> ErrorBands:
     """
     if instances > 1 or config.parallel.gpus > 1 or config.servers_per_gpu > 1:
         return _no_band("several GPUs or servers")
-    weights, card = weights_of(config), config.card
+    layers, weights, card = layers_of(config.model), weights_of(config), config.card
     if config.speculation is not None:
         return _no_band(f"drafts on one {card.name}")
     for entry in documented_bands():
-        if (entry["card"], entry["weights"]) == (card.key, weights) and entry["rows"] >= LEAST_ROWS:
+        regime = (entry["card"], entry["layers"], entry["weights"])
+        if regime == (card.key, layers, weights) and entry["rows"] >= LEAST_ROWS:
             return ErrorBands({name: value for name, value in entry.items() if isinstance(value, float)})
-    return _no_band(f"{_NAMES.get(weights, weights)} weights on one {card.name}")
+    beside = "" if layers == _DENSE else f" and {layers} layers"
+    return _no_band(f"{_NAMES.get(weights, weights)} weights{beside} on one {card.name}")
+
+
+def layers_of(model: ModelShape) -> str:
+    """Return the kinds of a model's layers that a prediction depends on: `dense`, or what it has else."""
+    kinds = {
+        "experts": model.is_mixture_of_experts,
+        "latent": model.has_latent_attention,
+        "windowed": model.has_windows,
+        "recurrent": model.has_recurrent_layers,
+    }
+    return " and ".join(kind for kind, there in kinds.items() if there) or _DENSE
 
 
 def weights_of(config: ServeConfig) -> str:

@@ -321,7 +321,8 @@ class StepTime:
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         streamed = bandwidth * parameters.bandwidth_share
         self._tile = _AWQ_TILE if config.quantization == "awq" and weights.kernels == "gemm" else 1
-        reading = parameters.block_bandwidth_factor if weights.kernels == "blocks" else 1.0
+        reading = parameters.native_bandwidth_factor if weights.kernels in _QUANTIZES_ACTIVATIONS else 1.0
+        reading *= parameters.block_bandwidth_factor if weights.kernels == "blocks" else 1.0
         self._linear_stream = weights.linear_bytes / (streamed * reading)
         self._linear_token = 2.0 * weights.linear / self._linear_flops_per_s(parameters)
         self._unpacked_stream = 2.0 * weights.linear * _UNPACK_TRAFFIC / streamed

@@ -32,6 +32,8 @@ def test_an_h200_has_bands(argv: tuple[str, ...]) -> None:
         ("h100", LARGE, (), "16-bit weights on one NVIDIA H100 80GB HBM3"),
         ("h200", LARGE, ("--quantization", "fp8_per_block"), "FP8 (by blocks) weights on one NVIDIA H200"),
         ("h200", AWQ, (), "AWQ weights on one NVIDIA H200"),
+        ("h200", "Qwen/Qwen3-30B-A3B", (), "16-bit weights and experts layers on one NVIDIA H200"),
+        ("h200", "google/gemma-3-12b-it", (), "16-bit weights and windowed layers on one NVIDIA H200"),
         ("h200", LARGE, ("--speculative-config", NGRAM), "drafts on one NVIDIA H200"),
     ],
 )
@@ -48,6 +50,6 @@ def test_several_servers_have_none() -> None:
 
 def test_a_regime_needs_enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(entry["rows"] >= LEAST_ROWS for entry in documented_bands())
-    few = [{"card": "h200", "weights": "16-bit", "rows": LEAST_ROWS - 1, "output_throughput": 0.01}]
+    few = [{"card": "h200", "layers": "dense", "weights": "16-bit", "rows": LEAST_ROWS - 1, "output_throughput": 0.01}]
     monkeypatch.setattr(parameters, "documented_bands", lambda: few)
     assert find_error_bands(config(card="h200", version=(0, 25, 1))).errors == {}
