@@ -179,6 +179,7 @@ class CacheFormat(NamedTuple):
         keeps_windows: False to hold every token in windowed layers, too (`--disable-hybrid-kv-cache-manager`).
         keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         drafts: draft tokens of a sequence in a step.
+        draft_layers: layers of attention that make drafts (MTP), which have a cache, too.
         in_flight: tokens that steps hold beside those that are computed.
     """
 
@@ -190,6 +191,7 @@ class CacheFormat(NamedTuple):
     keeps_windows: bool = True
     keeps_every_state: bool = False
     drafts: int = 0
+    draft_layers: int = 0
 
 
 def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]) -> KvCache:
@@ -222,7 +224,10 @@ def _layers_by_kind(model: ModelShape, form: CacheFormat) -> dict[_Kind, int]:
     for group in model.groups:
         for kind in _kinds_of(group.mixer, form):
             layers[kind] = layers.get(kind, 0) + group.count
-    return dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
+    ordered = dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
+    if form.draft_layers and ordered:
+        ordered[next(iter(ordered))] += form.draft_layers
+    return ordered
 
 
 def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: CacheFormat) -> list[_Kind]:

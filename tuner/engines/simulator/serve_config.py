@@ -253,6 +253,7 @@ class ServeConfig:
             self.keeps_windows,
             self.keeps_every_state,
             _drafts(self.speculation),
+            self.model.draft_layers if self.speculation is not None and self.speculation.method == "mtp" else 0,
         )
         return find_kv_cache(self.shard, form, self.version)
 
