@@ -23,11 +23,11 @@ from search_spaces.yaml_file import read_yaml
 _FILE = Path(__file__).with_name("flags.yaml")
 _BOOLEAN_FLAGS = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
-    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager"),
+    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager", "enable-expert-parallel"),
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
-    *("mamba-cache-mode", "kv-offloading-backend"),
+    *("mamba-cache-mode", "load-format", "kv-offloading-backend"),
 )
 _LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (

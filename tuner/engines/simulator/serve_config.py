@@ -34,6 +34,7 @@ from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
     attention_kernels,
+    chooses_same_experts,
     find_backend,
     find_dtype,
     find_kv_dtype,
@@ -191,6 +192,8 @@ class ServeConfig:
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
         parallel: how the server is split over GPUs.
+        same_experts: whether the sequences of a step that decodes all choose the same experts; see
+            `chooses_same_experts`.
         servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
     """
 
@@ -230,6 +233,7 @@ class ServeConfig:
     speculation: Speculation | None
     temperature: float
     parallel: Parallelism
+    same_experts: bool = False
     servers_per_gpu: int = 1
 
     @cached_property
@@ -388,6 +392,7 @@ def _resolve(
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
+        same_experts=chooses_same_experts(flags["load_format"], quantization, model),
     )
 
 
