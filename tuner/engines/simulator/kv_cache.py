@@ -28,7 +28,7 @@ at once. Of the windows that vLLM calls chunked local attention (Llama 4), this 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from search_spaces import ModelShape
@@ -334,3 +334,25 @@ def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int
         choices = ", ".join(f"'{each}'" for each in modes)
         raise ConfigRefused(f"argument --mamba-cache-mode: invalid choice: '{mode}' (choose from {choices})")
     return prefix_caching and mode != "align" and (mode == "all" or version < _CACHED_STATES)
+
+
+def with_state_format(model: ModelShape, dtype: str | None, version: tuple[int, ...]) -> ModelShape:
+    """Return a model whose states have the numbers of `--mamba-ssm-cache-dtype`.
+
+    Raises:
+        ConfigRefused: for a format that vLLM does not know.
+    """
+    formats = {"auto": None, "bfloat16": 2, "float16": 2, "float32": 4}
+    if version < (0, 25):
+        del formats["bfloat16"]
+    if dtype is not None and dtype not in formats:
+        choices = ", ".join(f"'{each}'" for each in formats)
+        raise ConfigRefused(f"argument --mamba-ssm-cache-dtype: invalid choice: '{dtype}' (choose from {choices})")
+    given = None if dtype is None else formats[dtype]
+    if given is None or model.decoder is None:
+        return model
+    groups = [
+        replace(group, mixer=replace(group.mixer, state_bytes=given)) if isinstance(group.mixer, Recurrent) else group
+        for group in model.decoder
+    ]
+    return replace(model, decoder=tuple(groups))
