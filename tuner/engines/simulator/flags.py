@@ -27,7 +27,7 @@ _BOOLEAN_FLAGS = (
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
-    *("mamba-cache-mode", "load-format", "kv-offloading-backend"),
+    *("mamba-cache-mode", "mamba-ssm-cache-dtype", "load-format", "kv-offloading-backend"),
 )
 _LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (

@@ -28,7 +28,7 @@ at once. Of the windows that vLLM calls chunked local attention (Llama 4), this 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from search_spaces import ModelShape
@@ -179,6 +179,7 @@ class CacheFormat(NamedTuple):
         keeps_windows: False to hold every token in windowed layers, too (`--disable-hybrid-kv-cache-manager`).
         keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         drafts: draft tokens of a sequence in a step.
+        draft_layers: layers of attention that make drafts (MTP), which have a cache, too.
         in_flight: tokens that steps hold beside those that are computed.
     """
 
@@ -190,6 +191,7 @@ class CacheFormat(NamedTuple):
     keeps_windows: bool = True
     keeps_every_state: bool = False
     drafts: int = 0
+    draft_layers: int = 0
 
 
 def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]) -> KvCache:
@@ -222,7 +224,10 @@ def _layers_by_kind(model: ModelShape, form: CacheFormat) -> dict[_Kind, int]:
     for group in model.groups:
         for kind in _kinds_of(group.mixer, form):
             layers[kind] = layers.get(kind, 0) + group.count
-    return dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
+    ordered = dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
+    if form.draft_layers and ordered:
+        ordered[next(iter(ordered))] += form.draft_layers
+    return ordered
 
 
 def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: CacheFormat) -> list[_Kind]:
@@ -329,3 +334,25 @@ def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int
         choices = ", ".join(f"'{each}'" for each in modes)
         raise ConfigRefused(f"argument --mamba-cache-mode: invalid choice: '{mode}' (choose from {choices})")
     return prefix_caching and mode != "align" and (mode == "all" or version < _CACHED_STATES)
+
+
+def with_state_format(model: ModelShape, dtype: str | None, version: tuple[int, ...]) -> ModelShape:
+    """Return a model whose states have the numbers of `--mamba-ssm-cache-dtype`.
+
+    Raises:
+        ConfigRefused: for a format that vLLM does not know.
+    """
+    formats = {"auto": None, "bfloat16": 2, "float16": 2, "float32": 4}
+    if version < (0, 25):
+        del formats["bfloat16"]
+    if dtype is not None and dtype not in formats:
+        choices = ", ".join(f"'{each}'" for each in formats)
+        raise ConfigRefused(f"argument --mamba-ssm-cache-dtype: invalid choice: '{dtype}' (choose from {choices})")
+    given = None if dtype is None else formats[dtype]
+    if given is None or model.decoder is None:
+        return model
+    groups = [
+        replace(group, mixer=replace(group.mixer, state_bytes=given)) if isinstance(group.mixer, Recurrent) else group
+        for group in model.decoder
+    ]
+    return replace(model, decoder=tuple(groups))

@@ -16,7 +16,14 @@ from typing import Any
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from tuner.engines.simulator.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags, vllm_default
-from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
+from tuner.engines.simulator.kv_cache import (
+    CacheFormat,
+    KvCache,
+    caches_prefixes,
+    find_kv_cache,
+    keeps_every_state,
+    with_state_format,
+)
 from tuner.engines.simulator.limits import (
     AUTO_LENGTH,
     Parallelism,
@@ -257,6 +264,7 @@ class ServeConfig:
             self.keeps_windows,
             self.keeps_every_state,
             _drafts(self.speculation),
+            self.model.draft_layers if self.speculation is not None and self.speculation.method == "mtp" else 0,
         )
         return find_kv_cache(self.shard, form, self.version)
 
@@ -353,6 +361,7 @@ def _resolve(
     packages: frozenset[str],
     gpus: int = 1,
 ) -> ServeConfig:
+    model = with_state_format(model, flags["mamba_ssm_cache_dtype"], version)
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
     length = find_max_model_len(flags["max_model_len"], model, version, environment)
     seqs, tokens = find_batch_limits(flags, card, version, length)
@@ -375,8 +384,6 @@ def _resolve(
         max_num_batched_tokens=tokens,
         **_blocks(flags, model, version),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
-        kv_cache_bytes=flags["kv_cache_memory_bytes"],
-        host_cache_gib=_host_cache(flags, model, version),
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
         reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
@@ -396,9 +403,11 @@ def _resolve(
 
 
 def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> dict[str, Any]:
-    """Return how the KV cache is divided and reused."""
+    """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
     prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
     return {
+        "kv_cache_bytes": flags["kv_cache_memory_bytes"],
+        "host_cache_gib": _host_cache(flags, model, version),
         "block_size": find_block_size(flags["block_size"], version),
         "keeps_windows": not flags["disable_hybrid_kv_cache_manager"],
         "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),

@@ -12,8 +12,15 @@ import pytest
 
 from search_spaces import known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
-from tests.unit.engines.simulator.helpers import shape
-from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
+from tests.unit.engines.simulator.helpers import config_of, shape
+from tuner.engines.simulator.kv_cache import (
+    CacheFormat,
+    KvCache,
+    caches_prefixes,
+    find_kv_cache,
+    keeps_every_state,
+    with_state_format,
+)
 from tuner.engines.simulator.precision import ConfigRefused
 
 V15, V25, V32 = (0, 15, 1), (0, 25, 1), (0, 32, 0)
@@ -145,6 +152,18 @@ def test_prefix_caching_keeps_states() -> None:
     assert last.most_blocks(8192) == 8 + 6 * 2
 
 
+def test_layers_and_tokens_of_drafts_have_a_cache() -> None:
+    # as vLLM 0.25.1's functions return them for 11 and 62 layers of attention and states with 3 + 2 convolved tokens
+    qwen = shape((10, Attention(16, 2, 256)), (30, gated_delta_net(4)))
+    form = CacheFormat(16, 2.0, 8192, prefix_caching=False, drafts=2, draft_layers=1)
+    made = find_kv_cache(qwen, form, V25)
+    assert (made.block_size, 40 * GIB // made.block_bytes, made.tokens(1778, 131072)) == (1072, 1778, 1765500)
+    align = find_kv_cache(qwen, form._replace(prefix_caching=True), V25)
+    assert align.tokens(1778, 131072) == 1726266
+    latent = find_kv_cache(SHAPES["deepseek-v3"], form, V25)
+    assert latent.tokens(40 * GIB // latent.block_bytes, 163840) == 601328
+
+
 def test_every_layer_holds_every_token_without_the_hybrid_manager() -> None:
     made = cache("gemma3-27b", keeps_windows=False)
     assert (70 * GIB // made.block_bytes, made.tokens(9249, 131072)) == (9249, 147984)
@@ -219,3 +238,13 @@ def test_the_memory_rules_bound_is_never_above_what_vllm_requires(version: tuple
         if model.unread is None:
             made = find_kv_cache(model, CacheFormat(16, 2.0, 8192, prefix_caching=False), version)
             assert model.least_kv_bytes(tokens, 2.0) <= made.needed_blocks(tokens) * made.block_bytes, name
+
+
+def test_states_have_the_numbers_that_are_asked_for() -> None:
+    # Qwen3.5's states have 32 bits by default: with 16, blocks of 544 tokens are as large as a state, not of 1056
+    qwen = shape((10, Attention(16, 2, 256)), (30, gated_delta_net(4)))
+    sizes = [config_of(qwen, *given).kv_cache.block_size for given in ((), ("--mamba-ssm-cache-dtype", "float16"))]
+    assert sizes == [1056, 544]
+    assert with_state_format(qwen, "auto", V25) == qwen
+    with pytest.raises(ConfigRefused, match=r"invalid choice: 'bfloat16' \(choose from 'auto', 'float16', 'float32'\)"):
+        with_state_format(qwen, "bfloat16", V15)
