@@ -7,7 +7,8 @@ On the card, kernels run one after another:
 - A matrix product takes sqrt(stream² + arithmetic²): `stream` reads its weights at a share of the card's bandwidth,
   `arithmetic` multiplies at a share of its peak. This is the roofline of Williams et al. (CACM 2009) with a rounded
   corner.
-- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills.
+- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. In a step with prompts,
+  FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer of reading and comparing.
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
 - Sampling: passes over the logits of each sampled token.
 
@@ -66,7 +67,7 @@ from search_spaces import ModelShape
 from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.memory import Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import attention_kernels
+from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig
 
@@ -236,6 +237,8 @@ class StepTime:
         self._head_token = 2.0 * weights.head / plain_flops_per_s
         kernels = attention_kernels(config.backend, card)
         reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
+        if kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2:
+            reading_share *= parameters.flash_attn_3_fp8_factor
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
         shard = TokenWork.of(config, weights, model)
@@ -244,6 +247,9 @@ class StepTime:
         comparing *= parameters.attention_arithmetic_share
         self._pair = shard.pair_flops / (card.tflops["float16"] * _TERA * comparing)
         self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
+        # Without a prompt in the step, FlashAttention 2 puts the queries of a group of heads into one tile.
+        tile = parameters.flash_attn_2_tile_tokens * self._pair if kernels == "FLASH_ATTN_2" else 0.0
+        self._mixed_context_token = max(self._context_token, tile)
         hidden_pass = 2.0 * model.hidden * model.layers / streamed
         moved = 2.0 * activation_elements(model) / streamed
         self._elementwise_token = {
@@ -265,10 +271,18 @@ class StepTime:
             "plain": parameters.arithmetic_share,
             "native": parameters.arithmetic_share * parameters.native_arithmetic_factor,
             "blocks": parameters.arithmetic_share * parameters.block_arithmetic_factor,
-            "marlin": parameters.arithmetic_share * parameters.marlin_arithmetic_factor,
+            "marlin": parameters.arithmetic_share * self._marlin_factor(parameters),
             "gemm": parameters.awq_arithmetic_share if self._tile > 1 else parameters.gemm_arithmetic_share,
         }[self.weights.kernels]
         return self.config.card.tflops[self.weights.arithmetic] * _TERA * share
+
+    def _marlin_factor(self, parameters: Parameters) -> float:
+        """Return the factor on `arithmetic_share` for kernels that unpack the weights: Marlin's or Machete's."""
+        config = self.config
+        factor = parameters.marlin_arithmetic_factor
+        factor *= parameters.marlin_8_bit_factor if config.weight_bits == 8 else 1.0
+        is_slower = is_hopper(config.card) and not has_machete(config.card, config.quantization, config.version)
+        return factor * (parameters.marlin_hopper_factor if is_slower else 1.0)
 
     def _set_host_times(self, config: ServeConfig, parameters: Parameters) -> None:
         """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""
@@ -332,7 +346,8 @@ class StepTime:
         weights = stages * self._linear(tokens) + batches * math.sqrt(
             self._head_stream * self._head_stream + head * head
         )
-        attention = (self._context_token * step.context + self._pair * step.pairs) * (stages / batches)
+        reading = self._context_token if step.decodes_only else self._mixed_context_token
+        attention = (reading * step.context + self._pair * step.pairs) * (stages / batches)
         kernels = stages * (self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens)
         sampling = self._sample * step.sampled
         card = weights + attention + kernels + sampling
