@@ -97,9 +97,7 @@ def _pairs(document: Mapping[str, Any], group: Mapping[str, Any], size: float) -
         yield _pair(group, [runs[name] for name in names], [measured[name] for name in names])
 
 
-def _pair(
-    group: Mapping[str, Any], runs: list[Mapping[str, Any]], predicted: list[Mapping[str, float] | str]
-) -> Pair:
+def _pair(group: Mapping[str, Any], runs: list[Mapping[str, Any]], predicted: list[Mapping[str, float] | str]) -> Pair:
     """Return the pair of a baseline and a run."""
     published = runs[1]["value"] / runs[0]["value"]
     published = 1.0 / published if group.get("lower_is_better") else published
