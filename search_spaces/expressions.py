@@ -361,12 +361,13 @@ def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> d
     facts["model.quantization"] = None if model is None else (model.quantization or "none")
     facts["model.max_position_embeddings"] = None if model is None else model.longest_context(version)
     facts["model.default_context"] = None if model is None else model.default_context or model.longest_context(version)
-    weights = None if model is None or not model.has_known_weights else model.weight_bytes(model.stored_bits)
+    known = model is not None and model.has_known_weights and bool(model.groups)
+    weights = model.weight_bytes() if model is not None and known else None
     facts["model.weight_gib"] = None if weights is None else weights / GIB
     facts["model.experts"] = None if model is None else model.experts
     facts["model.draft_layers"] = None if model is None else model.draft_layers
-    every_token = model is not None and model.cache is None
-    facts["model.kv_gib_per_token"] = model.kv_bytes_per_token(2) / GIB if model is not None and every_token else None
+    per_token = 0 if model is None else model.kv_bytes_per_token(2)
+    facts["model.kv_gib_per_token"] = per_token / GIB if per_token else None
     return facts
 
 

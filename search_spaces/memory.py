@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
 from search_spaces.argv import one_spelling
+from search_spaces.catalogue.layers import Mlp
 from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions import VLLM_NAME, Context
 from search_spaces.parameter import Names
@@ -22,7 +22,11 @@ _GRAPH_BYTES_PER_SIZE = 2**20
 _FLAGS_WITHOUT_ESTIMATE = (
     *("--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--tensor-parallel-size", "--pipeline-parallel-size"),
     *("--cpu-offload-gb", "--offload-backend", "--offload-group-size", "--hf-overrides"),
+    *("--decode-context-parallel-size", "--prefill-context-parallel-size"),
+    *("--mamba-cache-dtype", "--mamba-ssm-cache-dtype"),
 )
+_WITHOUT_ENCODERS = ("--language-model-only", "--limit-mm-per-prompt", "--mm-encoder-only")
+"""Flags with which vLLM may leave encoders out."""
 
 
 @dataclass(frozen=True)
@@ -43,33 +47,42 @@ class MemoryNeed:
 def memory_need(
     model: ModelShape,
     *,
-    weight_bits: int,
+    weight_bits: float | None = None,
     kv_bits: int,
     max_model_len: int,
     max_num_batched_tokens: int,
     max_num_seqs: int,
     captured_sizes: int,
-    shards: int = 1,
+    tensor: int = 1,
+    pipeline: int = 1,
+    data: int = 1,
 ) -> MemoryNeed:
     """Return a lower bound of the memory that a server needs on each of its devices.
 
-        weights                 (`ModelShape.weight_bytes`; none if they are not known)
+        weights                 (`ModelShape.weight_bytes`; `weight_bits` None: as stored)
         + KV cache              of one sequence of `max_model_len` tokens (`ModelShape.least_kv_bytes`); vLLM does not
                                 start with less
-        + max(MLP, logits)      MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
+        + max(MLP, logits)      MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes, of the widest
+                                layer with a dense MLP
                                 logits = min(max_num_seqs, max_num_batched_tokens) × vocab × 4 bytes
-                                (the MLP's only if the weights are known)
         + graphs                1 MiB for each captured size
 
-    The `shards`, devices that share a model, divide all but the graphs. A server needs more than this: workspaces,
-    fragmentation, libraries, graph pools, and what each of several devices has a copy of are left out.
+    Devices that share a model divide all but the graphs. Latent vectors of a cache are not divided by `tensor`, and
+    experts are divided by `data` too, in vLLM with and without expert parallelism. A server needs more than this:
+    workspaces, fragmentation, libraries, graph pools, and what each of several devices has a copy of are left out. So
+    are layers and formats that are not understood.
     """
-    known = model.has_known_weights
-    mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES if known else 0
+    shards = tensor * pipeline
+    experts = model.expert_bytes(weight_bits)
+    weights = (model.weight_bytes(weight_bits) - experts + experts // data) // shards if model.has_known_weights else 0
+    widths = [group.mlp.intermediate for group in model.groups if isinstance(group.mlp, Mlp)]
+    mlp = (
+        max_num_batched_tokens * (2 * max(widths, default=0) + model.hidden) * _ACTIVATION_BYTES if model.groups else 0
+    )
     logits = min(max_num_seqs, max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
     return MemoryNeed(
-        weights=model.weight_bytes(weight_bits) // shards if known else 0,
-        kv_cache=model.least_kv_bytes(max_model_len, kv_bits / 8) // shards,
+        weights=weights,
+        kv_cache=model.least_kv_bytes(max_model_len, kv_bits / 8, tensor) // pipeline,
         activations=max(mlp, logits) // shards,
         graphs=captured_sizes * _GRAPH_BYTES_PER_SIZE,
     )
@@ -80,9 +93,8 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
 
     Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
     (vLLM casts wider checkpoints). A quantized checkpoint has the bits of its config.json, and 4 where it states none.
-    Of a model that is not read, only the parts count that are certain. There is no estimate for a CPU,
-    if the study's own arguments split the model or set the size of the KV cache, or for another engine than vLLM:
-    llama.cpp leaves layers that do not fit on the CPU.
+    There is no estimate for a CPU, if the study's own arguments split the model or set the size of the KV cache, if the
+    quantization is not understood, or for another engine than vLLM: llama.cpp leaves layers that do not fit on the CPU.
     """
     model, total = context.model, context.hardware.memory_gib
     if model is None or total is None or context.hardware.vendor == "cpu":
@@ -91,17 +103,22 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         return None
     if any(word in _FLAGS_WITHOUT_ESTIMATE for word in one_spelling(context.base_argv)):
         return None
-    shards = _size(names, "tensor_parallel_size") * _size(names, "pipeline_parallel_size")
-    need = memory_need(
-        model,
-        weight_bits=_bits("weight_bits", names, specs, model.stored_bits, context.checkpoint_shapes),
-        kv_bits=_bits("kv_bits", names, specs, model.cache_bits or _FULL_BITS),
-        max_model_len=_size(names, "max_model_len"),
-        max_num_batched_tokens=_size(names, "max_num_batched_tokens"),
-        max_num_seqs=_size(names, "max_num_seqs"),
-        captured_sizes=_captured_sizes(names),
-        shards=shards,
-    )
+    without_encoders = any(word in _WITHOUT_ENCODERS for word in one_spelling(context.base_argv))
+    parallel = {name: _size(names, f"{name}_parallel_size") for name in ("tensor", "pipeline", "data")}
+    needs = [
+        memory_need(
+            replace(shape, beside=0) if without_encoders else shape,
+            weight_bits=bits,
+            kv_bits=min([shape.cache_bits or _FULL_BITS, *_chosen_bits("kv_bits", names, specs)]),
+            max_model_len=_size(names, "max_model_len"),
+            max_num_batched_tokens=_size(names, "max_num_batched_tokens"),
+            max_num_seqs=_size(names, "max_num_seqs"),
+            captured_sizes=_captured_sizes(names),
+            **parallel,
+        )
+        for shape, bits in _served(model, names, specs, context.checkpoint_shapes)
+    ]
+    need = min(needs, key=lambda each: each.total_gib)
     share = names.effective("gpu_memory_utilization")
     budget = total * (share if isinstance(share, int | float) else 1.0)
     if need.total_gib <= budget:
@@ -118,27 +135,33 @@ def _size(names: Names, parameter: str) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _bits(
-    attribute: str,
-    names: Names,
-    specs: Mapping[str, ParameterSpec],
-    default: int,
-    checkpoints: Mapping[str, ModelShape] = MappingProxyType({}),
-) -> int:
-    """Return the fewest bits of the chosen values: those of a choice's checkpoint, else the declared ones."""
-    bits = [default]
+def _served(
+    model: ModelShape, names: Names, specs: Mapping[str, ParameterSpec], checkpoints: Mapping[str, ModelShape]
+) -> list[tuple[ModelShape, float | None]]:
+    """Return the models that the chosen values may serve, each with the bits of its weights; None: as stored."""
+    found: list[tuple[ModelShape, float | None]] = [(model, None)]
     for name, spec in specs.items():
-        if not any(getattr(choice, attribute) is not None for choice in spec.choices):
+        value = names.lookup(name)
+        for choice in spec.choices:
+            shape = checkpoints.get(choice.checkpoint or "") if choice.value == value else None
+            if shape is not None:
+                found.append((shape, None))
+    if len(found) == 1:
+        found += [(model, bits) for bits in _chosen_bits("weight_bits", names, specs)]
+    return found
+
+
+def _chosen_bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec]) -> list[int]:
+    """Return the bits that the chosen values declare; the lowest ones for a value that declares none."""
+    bits = []
+    for name, spec in specs.items():
+        value = names.lookup(name)
+        if value is None or not any(getattr(choice, attribute) is not None for choice in spec.choices):
             continue
         declared = {choice.value: getattr(choice, attribute) for choice in spec.choices}
-        shapes = {choice.value: checkpoints.get(choice.checkpoint or "") for choice in spec.choices}
-        value = names.lookup(name)
-        if value is None:
-            continue
         given = declared.get(value) if isinstance(value, str) else None
-        shape = shapes.get(value) if isinstance(value, str) else None
-        bits.append(shape.stored_bits if shape is not None else _LOWEST_BITS if given is None else given)
-    return min(bits)
+        bits.append(_LOWEST_BITS if given is None else given)
+    return bits
 
 
 def _captured_sizes(names: Names) -> int:

@@ -150,9 +150,9 @@ def test_gpus_that_share_a_model_divide_it() -> None:
             max_num_batched_tokens=8,
             max_num_seqs=8,
             captured_sizes=3,
-            shards=shards,
+            tensor=gpus,
         )
-        for shards in (1, 2)
+        for gpus in (1, 2)
     )
     assert half.weights == whole.weights // 2 == 494_005_120
     assert half.kv_cache == whole.kv_cache // 2 == 6_144_000

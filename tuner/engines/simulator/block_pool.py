@@ -4,11 +4,46 @@ This is vLLM V1's block pool (`v1/core/block_pool.py`). vLLM identifies a block 
 before it, so equal prefixes share blocks. Here every block belongs to a chain: the system prompt, a document, or a
 sequence's own tokens. The blocks of a chain are computed in order. Blocks that no sequence uses any more are evicted
 from the chain's end, least recently used first. Three numbers therefore describe a chain, and no block is an object.
+
+A model may have several tables of blocks (`kv_cache.py`). Here a block has all tables' tokens, and a page is the part
+of one table: what vLLM calls a block, and what the pool counts. With one table of all layers, a block is a page.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PageRule:
+    """The pages that a sequence takes.
+
+    Attributes:
+        block_size: tokens of a block.
+        full: pages of a block in the tables that hold every token.
+        windowed: further pages of each block of the window.
+        window: blocks before the newest one that a window reaches into.
+        states: pages of a sequence whatever its length.
+        reuses_states: whether a prefix is reused only up to a place where a state is kept.
+    """
+
+    block_size: int
+    full: int = 1
+    windowed: int = 0
+    window: int = 0
+    states: int = 0
+    reuses_states: bool = False
+
+    def passed(self, computed: int) -> int:
+        """Return the first blocks that no later token sees through a window, after `computed` tokens."""
+        return max(0, computed // self.block_size - self.window)
+
+    def of_sequence(self, tokens: int, in_flight: int = 0) -> int:
+        """Return the pages of a sequence of so many tokens, with `in_flight` of them in the step that computes it."""
+        blocks = -(-tokens // self.block_size)
+        windowed = min(blocks, self.window + 1 + -(-in_flight // self.block_size))
+        return self.full * blocks + self.windowed * windowed + self.states
 
 
 class Chain:
@@ -19,19 +54,24 @@ class Chain:
         held: number of its first blocks that sequences use.
         depths: number of sequences by how many of the first blocks each uses.
         runs: groups of idle blocks, the last one nearest to the chain's beginning.
+        states: the numbers of first blocks after which the state of recurrent layers is kept.
     """
 
-    __slots__ = ("cached", "depths", "held", "runs")
+    __slots__ = ("cached", "depths", "held", "runs", "states")
 
     def __init__(self) -> None:
         self.cached = 0
         self.held = 0
         self.depths: Counter[int] = Counter()
         self.runs: list[BlockRun] = []
+        self.states: set[int] = set()
 
 
 class BlockRun:
-    """Blocks of one chain that became idle together; `count` falls as they are evicted or used again."""
+    """Blocks of one chain that became idle together; `count` falls as they are evicted or used again.
+
+    Without a chain, they are single pages.
+    """
 
     __slots__ = ("chain", "count")
 
@@ -41,54 +81,60 @@ class BlockRun:
 
 
 class BlockPool:
-    """All KV cache blocks of a GPU.
+    """All KV cache pages of a GPU.
 
-    Every block is used (by a sequence), idle (free, with cached content) or blank (free, without content):
-    used + idle + blank = total. Without `caching` no block is idle.
+    Every page is used (by a sequence), idle (free, with cached content) or blank (free, without content):
+    used + idle + blank = total. Without `caching` no page is idle. Chains and sequences count blocks.
     """
 
-    def __init__(self, total: int, caching: bool) -> None:
+    def __init__(self, total: int, caching: bool, rule: PageRule | None = None) -> None:
         self.total = total
         self.caching = caching
+        self.rule = rule or PageRule(1)
+        self._of_block = self.rule.full
         self.blank = total
         self.idle = 0
         self._runs: deque[BlockRun] = deque()
 
     @property
     def free(self) -> int:
-        """Number of blocks that a sequence can get."""
+        """Number of pages that a sequence can get."""
         return self.blank + self.idle
 
     @property
     def used(self) -> int:
-        """Number of blocks that sequences use."""
+        """Number of pages that sequences use."""
         return self.total - self.blank - self.idle
 
     def take(self, count: int) -> None:
-        """Give `count` blocks to a sequence: blank ones first, then idle ones, least recently used first.
+        """Give `count` pages to a sequence: blank ones first, then idle ones, least recently used first.
 
         Raises:
-            ValueError: if fewer blocks are free.
+            ValueError: if fewer pages are free.
         """
         if count > self.free:
-            raise ValueError(f"{count} blocks requested, {self.free} are free")
+            raise ValueError(f"{count} pages requested, {self.free} are free")
         blank = min(count, self.blank)
         self.blank -= blank
         self._evict(count - blank)
 
     def _evict(self, count: int) -> None:
+        """Evict blocks until `count` pages are free of content; what is left of the last block is blank."""
         self.idle -= count
-        while count:
+        while count > 0:
             run = self._runs[0]
-            evicted = min(count, run.count)
+            pages = 1 if run.chain is None else self._of_block
+            evicted = min(-(-count // pages), run.count) if pages else run.count
             run.count -= evicted
-            count -= evicted
+            count -= evicted * pages
             if run.chain is not None:
                 run.chain.cached -= evicted
             if not run.count:
                 self._runs.popleft()
                 if run.chain is not None and run in run.chain.runs:
                     run.chain.runs.remove(run)
+        self.idle += count
+        self.blank -= count
 
     def hold(self, chain: Chain, depth: int) -> None:
         """Let a sequence use the first `depth` blocks of a chain, all of which must be cached.
@@ -105,7 +151,7 @@ class BlockPool:
 
     def _reuse(self, chain: Chain, count: int) -> None:
         """Take idle blocks of a chain into use, nearest to its beginning first; these became idle last."""
-        self.idle -= count
+        self.idle -= count * self._of_block
         while count:
             run = chain.runs[-1]
             reused = min(count, run.count)
@@ -123,7 +169,7 @@ class BlockPool:
         """
         if before != chain.cached:
             raise ValueError(f"a chain of {chain.cached} blocks cannot be extended from {before}")
-        self.take(after - before)
+        self.take((after - before) * self._of_block)
         chain.cached = chain.held = after
         if before:
             self._forget_user(chain, before)
@@ -146,10 +192,10 @@ class BlockPool:
         run = BlockRun(chain, count)
         self._runs.append(run)
         chain.runs.append(run)
-        self.idle += count
+        self.idle += count * self._of_block
 
     def discard(self, count: int) -> None:
-        """Free blocks that no sequence can reuse; with caching they stay idle until they are evicted."""
+        """Free pages that no sequence can reuse; with caching they stay idle until they are evicted."""
         if self.caching and count:
             self._runs.append(BlockRun(None, count))
             self.idle += count
@@ -167,5 +213,6 @@ class BlockPool:
         self._reuse(chain, count)
         for run in chain.runs:
             run.chain = None
+            run.count *= self._of_block
         chain.runs.clear()
         chain.cached = 0

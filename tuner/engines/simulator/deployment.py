@@ -261,7 +261,7 @@ class ConfiguredServer:
         time = StepTime(config, parameters, marlin_input)
         self.work = time.work
         self.budget: MemoryBudget = find_budget(config, time.weights, parameters)
-        length = min(config.max_model_len, self.budget.tokens) if config.fits_length else config.max_model_len
+        length = self.budget.longest if config.fits_length else config.max_model_len
         self.config = replace(config, max_model_len=length)
 
     @property

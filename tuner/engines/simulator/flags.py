@@ -23,10 +23,11 @@ from search_spaces.yaml_file import read_yaml
 _FILE = Path(__file__).with_name("flags.yaml")
 _BOOLEAN_FLAGS = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
-    "scheduler-reserve-full-isl",
+    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager"),
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
+    "mamba-cache-mode",
 )
 _LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (

@@ -31,7 +31,9 @@ from dataclasses import dataclass
 from records.trials import FailureKind
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.units import GIB
+from tuner.engines.simulator.kv_cache import KvCache
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.serve_config import ServeConfig
 
 _SCALES_FACTOR = 1.04
@@ -139,9 +141,13 @@ class StartFailed(ValueError):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """The division of a card's memory in GiB; the KV cache holds `tokens` tokens in `blocks` blocks.
+    """The division of a card's memory in GiB; the KV cache has `blocks` blocks.
 
     On several GPUs, GiB are those of the most loaded GPU, and tokens and blocks those of one copy of the model.
+
+    Attributes:
+        tokens: the size of the KV cache as vLLM logs it.
+        longest: tokens of the longest request, up to `max_model_len`, that it holds.
     """
 
     weights_gib: float
@@ -150,6 +156,7 @@ class MemoryBudget:
     kv_gib: float
     blocks: int
     tokens: int
+    longest: int
 
 
 def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -> MemoryBudget:
@@ -174,36 +181,55 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
             raise _out_of_memory(config.card.name, kv_cache, total)
     else:
         kv_cache = config.gpu_memory_utilization * total - fixed - (graphs if config.version >= (0, 25) else 0.0)
-    block_bytes = config.block_size * model.kv_bytes_per_token(1) * config.kv_element_bytes
-    blocks = int(kv_cache * GIB / block_bytes)
-    _require_kv_cache(config, kv_cache, blocks)
+    cache = _kv_cache(config)
+    blocks = int(kv_cache * GIB / cache.block_bytes)
+    longest = _require_kv_cache(config, cache, kv_cache, blocks)
     if fixed + kv_cache + graphs > total:
         raise _out_of_memory(config.card.name, graphs, total)
-    return MemoryBudget(resident, activations, graphs, kv_cache, blocks, blocks * config.block_size)
+    tokens = cache.tokens(blocks, longest if config.fits_length else config.max_model_len)
+    return MemoryBudget(resident, activations, graphs, kv_cache, blocks, tokens, longest)
 
 
-def _require_kv_cache(config: ServeConfig, kv_cache_gib: float, blocks: int) -> None:
-    """Fail with vLLM's message if the KV cache has no block, or too few for one request of `max_model_len` tokens.
+def _kv_cache(config: ServeConfig) -> KvCache:
+    try:
+        return config.kv_cache
+    except ConfigRefused as error:
+        raise StartFailed(f"ValueError: {error}", FailureKind.INVALID_CONFIGURATION) from None
 
-    With `fits_length`, one block is enough.
+
+def _require_kv_cache(config: ServeConfig, cache: KvCache, kv_cache_gib: float, blocks: int) -> int:
+    """Return the tokens of the longest request, up to `max_model_len`, that the KV cache holds.
+
+    Raises:
+        StartFailed: with vLLM's message, if it has no block, too few for one request of `max_model_len` tokens (with
+            `fits_length`, of one token), or fewer than CUDA graphs of recurrent layers need.
     """
-    if kv_cache_gib <= 0 or blocks <= 0:
+    longest = cache.longest(blocks, config.max_model_len) if blocks > 0 else 0
+    if kv_cache_gib <= 0 or blocks <= 0 or (config.fits_length and not longest):
         raise StartFailed(
             "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
             "initializing the engine.",
             FailureKind.KV_CACHE_TOO_SMALL,
         )
-    needed = -(-config.max_model_len // config.block_size)
-    if needed > blocks and not config.fits_length:
-        needed_gib = needed * kv_cache_gib / blocks
+    if longest < config.max_model_len and not config.fits_length:
+        needed_gib = cache.needed_blocks(config.max_model_len) * cache.block_bytes / GIB
         raise StartFailed(
             f"ValueError: To serve at least one request with the model's max seq len ({config.max_model_len}), "
             f"({needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
             f"({kv_cache_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
-            f"{blocks * config.block_size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
+            f"{longest}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
             "initializing the engine.",
             FailureKind.KV_CACHE_TOO_SMALL,
         )
+    graphs = config.graphs.full_decode or config.graphs.full_mixed
+    if cache.rule.states and graphs and config.version >= (0, 25) and config.max_num_seqs > blocks:
+        raise StartFailed(
+            f"ValueError: max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({blocks}). Each "
+            "decode sequence requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower "
+            f"max_num_seqs to at most {blocks} or increase gpu_memory_utilization.",
+            FailureKind.KV_CACHE_TOO_SMALL,
+        )
+    return longest
 
 
 def _out_of_memory(card: str, requested_gib: float, total_gib: float) -> StartFailed:

@@ -64,7 +64,7 @@ class Replica:
         self.outstanding = 0
         self.ended: list[SimulatedRequest] = []
         self._connections = 0
-        self._block_size = config.block_size
+        self._block_size = config.kv_cache.block_size
         self._max_model_len = config.max_model_len
         self._plans_ahead = config.async_scheduling
         self._requests: dict[int, SimulatedRequest] = {}

@@ -43,8 +43,8 @@ class DecodingSequences(Protocol):
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence."""
 
-    def needs_block(self, sequence: Sequence) -> bool:
-        """Return whether the next step gives a member a block that `Sequence.blocks` does not count yet."""
+    def new_pages(self, sequence: Sequence) -> int:
+        """Return how many pages the next step gives a member that `Sequence.blocks` does not count yet."""
 
 
 class Scheduler:
@@ -60,12 +60,17 @@ class Scheduler:
 
     def __init__(self, config: ServeConfig, blocks: int) -> None:
         self.config = config
-        self.pool = BlockPool(blocks, config.prefix_caching)
+        cache = config.kv_cache
+        self._rule, self._block_size = cache.rule, cache.block_size
+        if len(cache.tables) > 1:  # so that rounding, and vLLM's start before 0.25, never leave a request waiting
+            blocks = max(blocks, self._rule.of_sequence(config.max_model_len, cache.in_flight))
+        self._in_flight = cache.in_flight
+        self.pool = BlockPool(blocks, config.prefix_caching, self._rule)
         self.waiting: deque[Sequence] = deque()
         self.late: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
-        self.decoding = DecodeSet(config.block_size)
+        self.decoding = DecodeSet(self._rule)
         self.counts = SchedulerCounts()
         self.produced = 0
         self._orders = 0
@@ -150,11 +155,22 @@ class Scheduler:
     def _plan_decodes(self) -> int:
         """Take the blocks that this step's decodes need, with preemptions if necessary; return their tokens."""
         self._has_decode_blocks = False
-        while (needed := self.decoding.blocks_needed()) > self.pool.free:
+        while not self._take_decode_pages():
             self._preempt()
-        self.pool.take(needed)
         self._has_decode_blocks = True
         return len(self.decoding)
+
+    def _take_decode_pages(self) -> bool:
+        """Take the pages that the next step's decodes need; return False, and take none, if too few are free."""
+        taken = self.decoding.pages_taken()
+        left = self.decoding.pages_left() if self._rule.windowed else 0
+        if taken - left > self.pool.free:
+            return False
+        if left:
+            self.pool.discard(left)
+        if taken:
+            self.pool.take(taken)
+        return True
 
     def _step(self, pairs: float) -> Step:
         decodes = len(self.decoding)
@@ -182,11 +198,11 @@ class Scheduler:
         return min(chunk, budget)
 
     def _blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.config.block_size)
+        return -(-tokens // self._block_size)
 
     def _make_room(self, sequence: Sequence, chunk: int) -> bool:
         """Preempt until a running request has blocks for its chunk; return False if it was preempted itself."""
-        missing = self._blocks_of(sequence.computed + chunk) - sequence.blocks
+        missing = sequence.missing_pages(self._rule, self._blocks_of(sequence.computed + chunk))
         while missing > self.pool.free:
             if self._preempt() is sequence:
                 return False
@@ -198,8 +214,9 @@ class Scheduler:
         Returns:
             The tokens that it computes in this step; 0 if it has to wait.
         """
-        sequence, size = self.waiting[0], self.config.block_size
-        cached = sequence.cached_blocks(size) if self.config.prefix_caching else 0
+        sequence, size, reuses_states = self.waiting[0], self._block_size, self._rule.reuses_states
+        computed = sequence.cached_blocks(size) if self.config.prefix_caching else 0
+        cached = sequence.blocks_with_state(computed) if reuses_states else computed
         missing = sequence.tokens - cached * size
         threshold = self.config.long_prefill_threshold
         chunk = threshold if 0 < threshold < missing else missing
@@ -207,11 +224,13 @@ class Scheduler:
             return 0
         chunk = min(chunk, budget)
         required = sequence.tokens if self.config.reserve_full else cached * size + chunk
-        if self._blocks_of(required) - cached + self._idle_blocks(sequence, cached) > self.pool.free - self._watermark:
+        if self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark:
             return 0
         self._orders += 1
         sequence.order = self._orders
         sequence.start(self.pool, cached, size)
+        if reuses_states:
+            sequence.keep_states(computed, size)
         self.running[sequence.order] = sequence
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now
@@ -220,6 +239,15 @@ class Scheduler:
             self.counts.queried_tokens += sequence.tokens
             self.counts.hit_tokens += cached * size
         return chunk
+
+    def _admission_pages(self, sequence: Sequence, cached: int, tokens: int) -> int:
+        """Return the free pages that a sequence needs for `tokens` tokens, `cached` blocks of which are cached."""
+        rule, blocks = self._rule, self._blocks_of(tokens)
+        pages = rule.full * (blocks - cached + self._idle_blocks(sequence, cached)) + rule.states
+        if not rule.windowed:
+            return pages
+        most = rule.window + 1 + self._blocks_of(self._in_flight)
+        return pages + rule.windowed * min(blocks - rule.passed(cached * self._block_size), most)
 
     def _idle_blocks(self, sequence: Sequence, cached: int) -> int:
         """Return how many cached blocks of a sequence are idle; they count as free until the sequence uses them."""
@@ -243,7 +271,7 @@ class Scheduler:
         running = self.running.values()
         victim = max(running, key=Sequence.rank) if self.config.priority_scheduling else next(reversed(running))
         self._remove(victim)
-        victim.preempt(self.pool, self.config.block_size)
+        victim.preempt(self.pool, self._block_size)
         self.waiting.appendleft(victim)
         if self.config.priority_scheduling:
             self._queue([])
@@ -257,8 +285,8 @@ class Scheduler:
         self.prefilling.pop(sequence.order, None)
         decoding = self._members()
         if sequence.order in decoding.members:
-            if self._has_decode_blocks and decoding.needs_block(sequence):
-                self.pool.discard(1)
+            if self._has_decode_blocks:
+                self.pool.discard(decoding.new_pages(sequence))
             decoding.leave(sequence)
         elif sequence in self._partial:
             self._partial.remove(sequence)
@@ -284,6 +312,8 @@ class Scheduler:
             sequence.generated += 1
             begun.append(sequence)
             self.produced += 1
+            if self._rule.windowed:
+                sequence.slide(self.pool, sequence.blocks - self._rule.window - 1)
             self._members().join(sequence)
             if sequence.generated >= sequence.output:
                 self._members().leave(sequence)
@@ -308,9 +338,8 @@ class Scheduler:
             it has to be planned.
         """
         decoding = self.decoding
-        if decoding.steps_to_end() <= 1 or decoding.blocks_needed() > self.pool.free:
+        if decoding.steps_to_end() <= 1 or not self._take_decode_pages():
             return None
-        self.pool.take(decoding.blocks_needed())
         count = len(decoding)
         step = Step(count, 0, count, count, decoding.context, 0.0)
         decoding.step()
@@ -326,7 +355,7 @@ class SpeculativeScheduler(Scheduler):
 
     def __init__(self, config: ServeConfig, blocks: int, text: AnswerText, fast_forward: bool = True) -> None:
         super().__init__(config, blocks)
-        self.drafting = SpeculativeDecodeSet(config.block_size)
+        self.drafting = SpeculativeDecodeSet(self._block_size)
         self._text = text
         self._reuses_following = fast_forward
         self._decodes = PlannedDecodes()
@@ -350,8 +379,10 @@ class SpeculativeScheduler(Scheduler):
         following, drafting = self.drafting.following, self.drafting
         budget = self.config.max_num_batched_tokens
         valid = self._reuses_following and not drafting.changed
-        if valid and following.tokens <= budget and following.missing_blocks <= self.pool.free:
+        missing = following.missing_blocks * (self._rule.full + self._rule.windowed)
+        if valid and following.tokens <= budget and missing <= self.pool.free:
             for sequence, blocks in following.growing:
+                sequence.computed = sequence.tokens - 1
                 sequence.grow(self.pool, blocks)
             self._decodes, self._reused = following, True
         else:
@@ -368,7 +399,7 @@ class SpeculativeScheduler(Scheduler):
 
     def _plan_each(self, budget: int) -> PlannedDecodes:
         planned: list[tuple[Sequence, int]] = []
-        size, running = self.config.block_size, self.running
+        size, running = self._block_size, self.running
         for sequence in list(self.drafting.members.values()):
             generated = sequence.generated
             token_count, left = 1 + sequence.draft, sequence.output - generated
@@ -414,7 +445,7 @@ class SpeculativeScheduler(Scheduler):
     def _finish_decodes(self) -> list[Sequence]:
         drafting, counts, decodes = self.drafting, self.counts, self._decodes
         all_took_part = len(decodes.sequences) == len(drafting.members)
-        drafting.following, ended = self._text.advance(decodes, drafting.clock, self.config.block_size)
+        drafting.following, ended = self._text.advance(decodes, drafting.clock, self._block_size)
         drafting.clock += 1
         for sequence in ended:
             drafting.leave(sequence)

@@ -4,7 +4,8 @@ Every member of a `DecodeSet` gets one token a step. With a step counter t, thre
 same whatever the number of members:
 
 - the context of all members grows by their number each step;
-- a member needs a new block every `block_size` steps, whenever t ≡ -phase (mod block_size);
+- a member needs a new block every `block_size` steps, whenever t ≡ -phase (mod block_size), and from a known step on
+  its windows leave one for it;
 - a member's last step is known when it joins: t + its tokens still to generate.
 
 An answer is free text at first, and repeats itself from some token on (`Sequence.loop_at`). Small models do so when
@@ -26,7 +27,7 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tuner.engines.simulator.block_pool import BlockPool, Chain
+from tuner.engines.simulator.block_pool import BlockPool, Chain, PageRule
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.serve_config import Speculation
 
@@ -65,7 +66,7 @@ class Sequence:
         computed: tokens whose keys and values are in the cache; 0 after a preemption.
         generated: tokens of the answer that have been sampled.
         order: the number of its admission; a readmission gets a new one.
-        joined, phase, finish_at: bookkeeping of `DecodeSet`.
+        joined, phase, finish_at, slides_at: bookkeeping of `DecodeSet`.
         draft: draft tokens of the next step.
         loop_at: the token of the answer from which the text repeats itself.
         segments: the steps at which it got tokens. Without speculation, pairs of a first step and a step after the
@@ -74,12 +75,13 @@ class Sequence:
         chains: the shared chains, each with the number of blocks that end within it.
         held: blocks of each shared chain that it uses.
         blocks: all blocks that it uses.
+        passed: the first ones of them that its windows have left (`PageRule.passed`).
     """
 
     __slots__ = (
         *("arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
-        *("joined", "loop_at", "order", "output", "own", "phase", "priority", "prompt", "repetitive"),
-        *("scheduled_s", "segments"),
+        *("joined", "loop_at", "order", "output", "own", "passed", "phase", "priority", "prompt", "repetitive"),
+        *("scheduled_s", "segments", "slides_at"),
     )
 
     def __init__(self, prompt: Prompt, block_size: int, arrived_s: float) -> None:
@@ -93,14 +95,14 @@ class Sequence:
         self.computed = 0
         self.generated = 0
         self.order = 0
-        self.joined = self.phase = self.finish_at = 0
+        self.joined = self.phase = self.finish_at = self.slides_at = 0
         self.draft = 0
         self.loop_at = 0
         self.segments: list[tuple[int, int]] = []
         self.own = Chain()
         self.chains = _blocks_of_chains(prompt, block_size)
         self.held = [0] * len(self.chains)
-        self.blocks = 0
+        self.blocks = self.passed = 0
 
     @property
     def tokens(self) -> int:
@@ -122,8 +124,29 @@ class Sequence:
                 return min(total, most)
         return min(total + self.own.cached, most)
 
+    def blocks_with_state(self, cached: int) -> int:
+        """Return how many of its first `cached` blocks can be reused: those up to a place where a state is kept."""
+        at = found = 0
+        for chain, span in self.chains:
+            depth = min(span, cached - at)
+            if depth in chain.states:
+                found = at + depth
+            at += depth
+            if depth < span:
+                return found
+        return cached if cached > at else found
+
+    def keep_states(self, cached: int, block_size: int) -> None:
+        """Keep the state where its prefix stops to be shared, after `cached` blocks, and after its last whole block."""
+        for place in (cached, self.tokens // block_size):
+            at = 0
+            for chain, span in self.chains:
+                if at < place <= at + span:
+                    chain.states = {depth for depth in chain.states if depth <= chain.cached} | {place - at}
+                at += span
+
     def start(self, pool: BlockPool, cached: int, block_size: int) -> None:
-        """Use its first `cached` blocks, which must be cached."""
+        """Use its first `cached` blocks, which must be cached, and take the pages that no table shares."""
         left = cached
         for place, (chain, span) in enumerate(self.chains):
             self.held[place] = min(left, span)
@@ -133,10 +156,26 @@ class Sequence:
         pool.reclaim(self.own, left)
         self.blocks = cached
         self.computed = cached * block_size
+        self.passed = pool.rule.passed(self.computed)
+        pool.take(pool.rule.states + pool.rule.windowed * (cached - self.passed))
+
+    def missing_pages(self, rule: PageRule, blocks: int) -> int:
+        """Return the pages that it takes until it uses `blocks`, less those that it gives up."""
+        more = blocks - self.blocks
+        return rule.full * more + rule.windowed * (more - max(0, rule.passed(self.computed) - self.passed))
+
+    def slide(self, pool: BlockPool, passed: int) -> None:
+        """Give up the pages of its first `passed` blocks in the tables that hold a window."""
+        if passed > self.passed:
+            pool.discard(pool.rule.windowed * (passed - self.passed))
+            self.passed = passed
 
     def grow(self, pool: BlockPool, blocks: int) -> None:
         """Take blocks until it uses `blocks`. The caller makes sure that enough are free."""
-        missing = blocks - self.blocks
+        rule, missing = pool.rule, blocks - self.blocks
+        if rule.windowed:
+            self.slide(pool, rule.passed(self.computed))
+            pool.take(rule.windowed * missing)
         at = 0
         for place, (chain, span) in enumerate(self.chains):
             held = self.held[place]
@@ -149,12 +188,12 @@ class Sequence:
                 missing -= target - held
             if self.held[place] < span:
                 break
-        pool.take(missing)
+        pool.take(rule.full * missing)
         self.blocks = blocks
 
     def free(self, pool: BlockPool) -> None:
         """Give up all blocks for good; its last blocks are the first to be evicted."""
-        pool.discard(self.blocks - sum(self.held))
+        pool.discard(pool.rule.full * (self.blocks - sum(self.held)) + self._unshared_pages(pool.rule))
         self._release_shared(pool)
 
     def preempt(self, pool: BlockPool, block_size: int) -> None:
@@ -162,17 +201,21 @@ class Sequence:
         own = self.blocks - sum(self.held)
         whole = sum(span for _, span in self.chains) == sum(self.held)
         kept = max(0, min(own, self.computed // block_size - sum(self.held))) if pool.caching and whole else 0
-        pool.discard(own - kept)
+        pool.discard(pool.rule.full * (own - kept) + self._unshared_pages(pool.rule))
         pool.keep(self.own, kept)
         self._release_shared(pool)
         self.computed = 0
+
+    def _unshared_pages(self, rule: PageRule) -> int:
+        """Return its pages in the tables that hold a window or a state."""
+        return rule.windowed * (self.blocks - self.passed) + rule.states
 
     def _release_shared(self, pool: BlockPool) -> None:
         for place in range(len(self.chains) - 1, -1, -1):
             if self.held[place]:
                 pool.release(self.chains[place][0], self.held[place])
                 self.held[place] = 0
-        self.blocks = 0
+        self.blocks = self.passed = 0
 
 
 def _blocks_of_chains(prompt: Prompt, block_size: int) -> list[tuple[Chain, int]]:
@@ -197,9 +240,13 @@ class DecodeSet:
         members: the sequences by the order of their admission.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._phases = [0] * block_size
+    def __init__(self, rule: PageRule) -> None:
+        self._rule = rule
+        self._block_size = rule.block_size
+        self._of_block = rule.full + rule.windowed
+        self._phases = [0] * rule.block_size
+        self._sliding = [0] * rule.block_size
+        self._slides: list[tuple[int, int, Sequence]] = []
         self._ends: list[tuple[int, int, Sequence]] = []
         self.clock = 0
         self.context = 0
@@ -213,10 +260,14 @@ class DecodeSet:
         sequence.joined = self.clock
         sequence.finish_at = self.clock + sequence.output - sequence.generated
         sequence.phase = (sequence.tokens - 1 - self.clock) % self._block_size
-        self._phases[sequence.phase] += 1
+        self._phases[sequence.phase] += self._of_block
         self.members[sequence.order] = sequence
         self.context += sequence.tokens
         heapq.heappush(self._ends, (sequence.finish_at, sequence.order, sequence))
+        if self._rule.windowed:
+            first = self.clock + (-sequence.phase - self.clock) % self._block_size
+            sequence.slides_at = first + max(0, self._rule.window + 1 - sequence.blocks) * self._block_size
+            heapq.heappush(self._slides, (sequence.slides_at, sequence.order, sequence))
 
     def leave(self, sequence: Sequence) -> None:
         """Remove a sequence and bring its tokens, blocks and segments up to date."""
@@ -224,18 +275,37 @@ class DecodeSet:
         sequence.generated += self.clock - sequence.joined
         sequence.computed = sequence.tokens - 1
         sequence.blocks = max(sequence.blocks, -(-sequence.computed // self._block_size))
+        if self._rule.windowed:
+            self._start_slides()
+            sequence.passed = max(sequence.passed, sequence.blocks - self._rule.window - 1)
+            self._sliding[sequence.phase] -= self._rule.windowed * (sequence.slides_at <= self.clock)
+            sequence.slides_at = -1
         del self.members[sequence.order]
-        self._phases[sequence.phase] -= 1
+        self._phases[sequence.phase] -= self._of_block
         self.context -= sequence.tokens
         sequence.finish_at = -1
 
-    def needs_block(self, sequence: Sequence) -> bool:
-        """Return whether the next step gives a member a block."""
-        return sequence.phase == -self.clock % self._block_size
+    def _start_slides(self) -> None:
+        """Count the members whose windows leave a block with each new one from now on."""
+        while self._slides and self._slides[0][0] <= self.clock:
+            clock, order, sequence = heapq.heappop(self._slides)
+            if (sequence.slides_at, sequence.order) == (clock, order):
+                self._sliding[sequence.phase] += self._rule.windowed
 
-    def blocks_needed(self) -> int:
-        """Return how many blocks the next step takes."""
+    def new_pages(self, sequence: Sequence) -> int:
+        """Return by how many pages the next step makes a member larger, if it is planned."""
+        if sequence.phase != -self.clock % self._block_size:
+            return 0
+        return self._of_block - self._rule.windowed * (0 <= sequence.slides_at <= self.clock)
+
+    def pages_taken(self) -> int:
+        """Return how many pages the next step takes."""
         return self._phases[-self.clock % self._block_size]
+
+    def pages_left(self) -> int:
+        """Return how many pages the windows leave before the next step."""
+        self._start_slides()
+        return self._sliding[-self.clock % self._block_size]
 
     def steps_to_end(self) -> int:
         """Return the number of steps until the next member ends. There must be a member."""
@@ -326,9 +396,9 @@ class SpeculativeDecodeSet:
         del self.members[sequence.order]
         self.changed = True
 
-    def needs_block(self, sequence: Sequence) -> bool:
-        """Return False: `Sequence.grow` takes the blocks here and counts them."""
-        return False
+    def new_pages(self, sequence: Sequence) -> int:
+        """Return 0: `Sequence.grow` takes the pages here and counts them."""
+        return 0
 
 
 _ONSET_GROWTH = 8.0

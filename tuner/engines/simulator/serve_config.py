@@ -15,6 +15,7 @@ from typing import Any
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from tuner.engines.simulator.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags, vllm_default
+from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
 from tuner.engines.simulator.limits import (
     AUTO_LENGTH,
     Parallelism,
@@ -166,7 +167,9 @@ class ServeConfig:
         fits_length: whether the server lowers `max_model_len` to what its KV cache holds.
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
-        block_size: tokens of a KV cache block.
+        block_size: tokens of a KV cache block that are asked for; `kv_cache` has those of the blocks.
+        keeps_windows: whether windowed layers hold their window only (vLLM's hybrid KV cache manager).
+        keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         gpu_memory_utilization: share of the card's memory that the server may use.
         kv_cache_bytes: size of the KV cache; None to use all memory that is left.
         prefix_caching: whether the KV cache of shared prefixes is reused.
@@ -203,6 +206,8 @@ class ServeConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
+    keeps_windows: bool
+    keeps_every_state: bool
     gpu_memory_utilization: float
     kv_cache_bytes: int | None
     prefix_caching: bool
@@ -228,6 +233,32 @@ class ServeConfig:
     def shard(self) -> ModelShape:
         """The part of the model that the most loaded GPU computes; the model itself on one GPU."""
         return shard_of(self.model, self.parallel)
+
+    @cached_property
+    def kv_cache(self) -> KvCache:
+        """The blocks of the KV cache on the most loaded GPU.
+
+        Raises:
+            ConfigRefused: with vLLM's message, if the layers cannot share blocks.
+        """
+        form = CacheFormat(
+            self.block_size,
+            self.kv_element_bytes,
+            self.max_num_batched_tokens * self._planned_steps,
+            self.kv_head_scales,
+            self.prefix_caching,
+            self.keeps_windows,
+            self.keeps_every_state,
+            _drafts(self.speculation),
+        )
+        return find_kv_cache(self.shard, form, self.version)
+
+    @property
+    def _planned_steps(self) -> int:
+        """Steps that are planned at once; before vLLM 0.32, the KV cache counts one."""
+        if self.version < (0, 32):
+            return 1
+        return 2 if self.async_scheduling and self.parallel.pipeline == 1 else self.parallel.pipeline
 
 
 def resolve_serve_config(
@@ -335,10 +366,9 @@ def _resolve(
         fits_length=flags["max_model_len"] == AUTO_LENGTH,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        block_size=find_block_size(flags["block_size"], version),
+        **_blocks(flags, model, version),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         kv_cache_bytes=flags["kv_cache_memory_bytes"],
-        prefix_caching=flags["enable_prefix_caching"] is not False,
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
         reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
@@ -354,6 +384,17 @@ def _resolve(
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
     )
+
+
+def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> dict[str, Any]:
+    """Return how the KV cache is divided and reused."""
+    prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
+    return {
+        "block_size": find_block_size(flags["block_size"], version),
+        "keeps_windows": not flags["disable_hybrid_kv_cache_manager"],
+        "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
+        "prefix_caching": prefix_caching,
+    }
 
 
 def _admission(flags: Mapping[str, Any]) -> dict[str, Any]:

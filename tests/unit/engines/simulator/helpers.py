@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from search_spaces import hardware_named, known_models
+from search_spaces import ModelShape, hardware_named, known_models
+from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp, Recurrent
 from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
@@ -35,6 +36,17 @@ def config(
 ) -> ServeConfig:
     """Return the configuration of a command line of `vllm serve`."""
     return resolve_serve_config(arguments, env, known_models()[model], hardware_named(card), version, PACKAGES)
+
+
+def shape(*layers: tuple[int, Attention | LatentAttention | Recurrent]) -> ModelShape:
+    """Return a model with these numbers of layers, whose longest context is 262144 tokens."""
+    decoder = tuple(LayerGroup(count, mixer, Mlp(1024)) for count, mixer in layers)
+    return replace(known_models()[SMALL], decoder=decoder, max_position_embeddings=262144)
+
+
+def config_of(model: ModelShape, *arguments: str, version: tuple[int, ...] = (0, 25, 1)) -> ServeConfig:
+    """Return the configuration of a command line for a model on an H200."""
+    return resolve_serve_config(arguments, {}, model, hardware_named("h200"), version, PACKAGES)
 
 
 def server(*arguments: str, blocks: int | None = None, card: str = "t4", model: str = SMALL) -> ConfiguredServer:

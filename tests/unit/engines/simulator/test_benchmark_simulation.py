@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, run, server
+from search_spaces.catalogue.layers import Attention, Recurrent
+from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, config_of, run, server, shape
 from tuner.engines.simulator.client import BenchServeWorkload, SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.deployment import SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduler import SchedulerCounts
 from tuner.engines.simulator.sequence import Prompt
 from tuner.workloads.results import RequestStatus
@@ -63,6 +66,21 @@ def test_fast_forward_gives_identical_results(
         )
 
     assert results(True) == results(False)
+
+
+@settings(max_examples=20, deadline=None)
+@given(workload=WORKLOADS, arguments=ARGUMENTS, pages=st.integers(60, 400), windowed=st.booleans())
+def test_fast_forward_gives_identical_results_for_windows_and_states(
+    workload: BenchServeWorkload, arguments: tuple[str, ...], pages: int, windowed: bool
+) -> None:
+    layer = Attention(8, 2, 64, window=65) if windowed else Recurrent("gated delta net", 1, 16384, 0)
+    model = shape((2, Attention(8, 2, 64)), (6, layer))
+    made = ConfiguredServer(config_of(model, "--max-model-len", "512", *arguments), parameters_of("h200"))
+    made.budget = replace(made.budget, blocks=pages)
+    results = [run(made, workload, fast_forward) for fast_forward in (True, False)]
+    first, second = ([(each.first_s, each.end_s) for each in result.requests] for result in results)
+    assert first == second
+    assert results[0].counts == results[1].counts
 
 
 def test_a_request_that_times_out_frees_its_place_in_flight() -> None:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tuner.engines.simulator.block_pool import BlockPool, Chain
+from tuner.engines.simulator.block_pool import BlockPool, Chain, PageRule
 from tuner.engines.simulator.sequence import Prompt, Sequence
 
 SIZE = 4
@@ -63,7 +63,7 @@ def test_eviction_is_least_recently_used_first_and_from_the_end_of_a_chain() -> 
 def test_used_blocks_are_not_evicted() -> None:
     pool, document = BlockPool(4, caching=True), Chain()
     compute(pool, sequence(8, (document, 8)))
-    with pytest.raises(ValueError, match="3 blocks requested, 2 are free"):
+    with pytest.raises(ValueError, match="3 pages requested, 2 are free"):
         pool.take(3)
 
 
@@ -103,12 +103,72 @@ def test_a_private_copy_of_a_shared_block_is_counted_once() -> None:
     assert (second.held, pool.used) == ([1], 6)
 
 
+def test_a_block_of_a_chain_has_a_page_in_each_table_that_holds_every_token() -> None:
+    pool, document = BlockPool(9, True, PageRule(SIZE, full=2)), Chain()
+    compute(pool, first := sequence(12, (document, 12)))
+    first.free(pool)
+    assert (pool.idle, pool.blank) == (6, 3)
+    # 3 blank pages and one of the document's last block, whose other page is blank afterwards
+    pool.take(4)
+    assert (document.cached, pool.idle, pool.blank, pool.used) == (2, 4, 1, 4)
+
+
+def test_a_sequence_gives_up_the_pages_that_its_window_leaves() -> None:
+    # a window of 9 tokens reaches into 2 blocks before the newest one
+    pool = BlockPool(100, False, PageRule(SIZE, full=1, windowed=3, window=2, states=5))
+    item = sequence(23)
+    item.start(pool, 0, SIZE)
+    assert pool.used == 5
+    item.grow(pool, 4)
+    assert pool.used == 5 + 4 + 3 * 4
+    item.computed = 16
+    # blocks 0 and 1 have left; two blocks are added
+    assert item.missing_pages(pool.rule, 6) == 2 + 3 * 2 - 3 * 2
+    item.grow(pool, 6)
+    assert (pool.used, item.passed) == (5 + 6 + 3 * 4, 2)
+    item.preempt(pool, SIZE)
+    assert pool.used == 0
+
+
+def test_a_reused_prefix_needs_the_pages_of_its_last_window() -> None:
+    pool, document = BlockPool(100, True, PageRule(SIZE, full=1, windowed=3, window=2)), Chain()
+    compute(pool, sequence(24, (document, 24)))
+    assert pool.used == 6 + 3 * 6
+    second = sequence(24, (document, 24), index=1)
+    second.start(pool, second.cached_blocks(SIZE), SIZE)
+    # the document's 5 blocks are shared; the window holds the last 2 of them
+    assert pool.used == 6 + 3 * 6 + 3 * 2
+
+
+def test_a_prefix_is_reused_where_a_state_is_kept() -> None:
+    system, document = Chain(), Chain()
+    chains = ((system, 12), (document, 8))
+    system.cached, document.cached = 3, 2
+    item = sequence(30, *chains)
+    # nobody kept a state: the prefix is computed again, and its state is kept where it stops to be shared
+    assert item.blocks_with_state(5) == 0
+    item.keep_states(5, SIZE)
+    assert (system.states, document.states) == (set(), {2})
+    assert sequence(30, *chains, index=1).blocks_with_state(5) == 5
+    # of another document, only the system prompt is cached, and its end has no state yet
+    other = sequence(30, (system, 12), (Chain(), 8), index=2)
+    assert other.blocks_with_state(3) == 0
+    other.keep_states(3, SIZE)
+    assert system.states == {3}
+    # the state of an evicted block is lost
+    document.cached = 1
+    item.keep_states(4, SIZE)
+    assert document.states == {1}
+
+
 class Cache(RuleBasedStateMachine):
-    """Any order of arrivals, growth, preemptions and ends: no block is lost or given out twice."""
+    """Any order of arrivals, growth, preemptions and ends: no page is lost or given out twice."""
+
+    page_rule = PageRule(SIZE)
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(40, caching=True)
+        self.pool = BlockPool(40 * self.page_rule.of_sequence(1), True, self.page_rule)
         self.chains = [Chain() for _ in range(3)]
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
@@ -123,7 +183,10 @@ class Cache(RuleBasedStateMachine):
         cached = item.cached_blocks(SIZE)
         idle = sum(max(0, min(cached, span) - chain.held) for chain, span in item.chains)
         own = max(0, cached - sum(span for _, span in item.chains))
-        if -(-item.tokens // SIZE) - cached + idle + own <= self.pool.free:
+        rule = self.page_rule
+        whole = -(-item.tokens // SIZE)
+        windows = rule.windowed * (whole - rule.passed(cached * SIZE)) + rule.states
+        if rule.full * (whole - cached + idle + own) + windows <= self.pool.free:
             compute(self.pool, item)
             self.running.append(item)
             if item in self.preempted:
@@ -134,10 +197,10 @@ class Cache(RuleBasedStateMachine):
     def grow(self, data: st.DataObject, more: int) -> None:
         item = data.draw(st.sampled_from(self.running))
         blocks = -(-(item.tokens + more) // SIZE)
-        if blocks - item.blocks <= self.pool.free:
+        if item.missing_pages(self.page_rule, blocks) <= self.pool.free:
+            item.grow(self.pool, blocks)
             item.generated += more
             item.computed = item.tokens
-            item.grow(self.pool, blocks)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -160,11 +223,12 @@ class Cache(RuleBasedStateMachine):
 
     @invariant()
     def every_block_is_used_idle_or_blank(self) -> None:
-        pool = self.pool
+        pool, rule = self.pool, self.page_rule
         assert pool.blank >= 0
-        assert pool.idle == sum(run.count for run in pool._runs) >= 0
+        assert pool.idle == sum(run.count * (rule.full if run.chain else 1) for run in pool._runs) >= 0
         own = sum(item.blocks - sum(item.held) for item in self.running)
-        assert pool.used == own + sum(chain.held for chain in self.chains)
+        windows = sum(rule.windowed * (item.blocks - item.passed) + rule.states for item in self.running)
+        assert pool.used == rule.full * (own + sum(chain.held for chain in self.chains)) + windows
 
     @invariant()
     def a_chain_is_held_to_the_depth_of_its_deepest_user(self) -> None:
@@ -179,5 +243,13 @@ class Cache(RuleBasedStateMachine):
             assert chain.cached - chain.held == sum(run.count for run in chain.runs)
 
 
+class TablesCache(Cache):
+    """The same with several tables, of which some hold a window or a state."""
+
+    page_rule = PageRule(SIZE, full=2, windowed=3, window=2, states=1)
+
+
 TestCache = Cache.TestCase
 TestCache.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestTablesCache = TablesCache.TestCase
+TestTablesCache.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from tests.unit.engines.simulator.helpers import SUFFIX, config
+from search_spaces import ModelShape
+from search_spaces.catalogue.layers import Attention, Recurrent
+from tests.unit.engines.simulator.helpers import SUFFIX, config, config_of, shape
 from tuner.engines.simulator.block_pool import Chain
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduler import Scheduler, SpeculativeScheduler
 from tuner.engines.simulator.sequence import AnswerText, Prompt, Sequence
@@ -170,3 +174,114 @@ def test_with_priority_scheduling_the_highest_priority_is_preempted() -> None:
         made.finish()
     assert list(made.waiting) == [patient]
     assert urgent.order in made.running
+
+
+WINDOWED = shape((2, Attention(8, 2, 64)), (6, Attention(8, 2, 64, window=33)))
+# the state of a layer has 32 KiB, an attention layer's token 512 bytes: blocks of 64 tokens
+HYBRID = shape((2, Attention(8, 2, 64)), (4, Recurrent("gated delta net", 1, 16384, 0)))
+
+
+def test_windows_give_up_what_no_token_sees_any_more() -> None:
+    # one table of 2 full layers, 3 of 2 windowed ones; a window reaches into 2 blocks before the newest one
+    made = Scheduler(config_of(WINDOWED, "--max-num-batched-tokens", "64", "--max-model-len", "256"), 1000)
+    add(made, (100, 40))
+    used = []
+    for _ in range(3):
+        step(made)
+        used.append(made.pool.used)
+    # 64 tokens: 4 blocks; 100 tokens: 7 blocks, of which the windows of the second step left 2, and of decodes 4
+    assert used == [4 + 3 * 4, 7 + 3 * 3, 7 + 3 * 3]
+    for _ in range(11):
+        step(made)
+    # 112 tokens are computed; the next one needs an 8th block, for which the windows leave one
+    assert made.pool.used == 7 + 3 * 3
+    step(made)
+    assert made.pool.used == 8 + 3 * 3
+    while made.busy:
+        step(made)
+    assert made.pool.used == 0
+
+
+@pytest.mark.parametrize(
+    ("full", "windowed", "prefill", "decode"),
+    [
+        ((10, Attention(32, 16, 128)), (52, Attention(32, 16, 128, window=1024)), [896, 1408, 1039], {703: 8, 704: 16}),
+        ((12, Attention(64, 8, 64)), (12, Attention(64, 8, 64, window=128)), [256, 392, 378], {322: 8, 323: 16}),
+    ],
+)
+def test_pages_are_those_of_vllms_manager(
+    full: tuple[int, Attention], windowed: tuple[int, Attention], prefill: list[int], decode: dict[int, int]
+) -> None:
+    # used blocks as vLLM 0.25.1's and 0.32.0's KVCacheManager count them for a prompt of 5000 tokens in steps of 2048,
+    # with the shapes of Gemma 3 27B and gpt-oss-20b; in the last step before a block, vLLM's windows have left one more
+    made = Scheduler(config_of(shape(full, windowed), "--max-num-batched-tokens", "2048", "--max-num-seqs", "8"), 16383)
+    add(made, (5000, 200))
+    used = []
+    for _ in range(3 + 24):
+        made.plan(0.0)
+        used.append(made.pool.used)
+        made.finish()
+    assert used[:3] == prefill
+    assert used[3:] == [pages for pages, steps in decode.items() for _ in range(steps)]
+
+
+def test_a_sequence_of_a_hybrid_model_holds_its_states() -> None:
+    made = Scheduler(config_of(HYBRID, "--max-model-len", "512"), 1000)
+    add(made, (100, 40), (20, 40))
+    step(made)
+    # blocks of 64 tokens: 2 and 1; and 2 tables of states for each sequence
+    assert (made.pool.used, made.decoding.pages_taken()) == (2 + 1 + 2 * 2, 0)
+
+
+def test_states_take_pages_before_a_sequence_is_admitted() -> None:
+    made = Scheduler(config_of(HYBRID, "--max-model-len", "64"), 5)
+    add(made, (20, 4), (20, 4))
+    step(made)
+    assert (len(made.running), len(made.waiting)) == (1, 1)
+
+
+def test_a_shared_prefix_of_a_hybrid_model_is_reused_from_the_third_time_on() -> None:
+    made = Scheduler(config_of(HYBRID, "--max-model-len", "512", version=(0, 32, 0)), 1000)
+    document, computed = Chain(), []
+    for index in range(3):
+        made.add(Sequence(Prompt(index, 300, 2, ((document, 128),)), 64, 0.0))
+        computed.append(made.plan(0.0).prefill)
+        made.finish()
+    # the second request computes the document again and keeps the state at its end
+    assert computed == [300, 300, 172]
+    assert (made.counts.queried_tokens, made.counts.hit_tokens) == (900, 128)
+
+
+def held_pages(by: Scheduler, document: Chain) -> int:
+    """Return the pages that all running sequences hold by their tokens, between two steps."""
+    rule, pages = by.pool.rule, by.pool.rule.full * document.held
+    for each in by.running.values():
+        blocks, passed = each.blocks, each.passed
+        if each.order in by.decoding.members:
+            computed = each.tokens + by.decoding.clock - each.joined - 1
+            blocks = max(blocks, -(-computed // rule.block_size))
+            passed = max(passed, blocks - rule.window - 1) if rule.windowed else passed
+        pages += rule.full * (blocks - sum(each.held)) + rule.windowed * (blocks - passed) + rule.states
+    return pages
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-enable-prefix-caching",), SUFFIX])
+@pytest.mark.parametrize(("model", "pages"), [(WINDOWED, 90), (HYBRID, 9)])
+def test_no_page_is_lost_under_preemptions(model: ModelShape, pages: int, arguments: tuple[str, ...]) -> None:
+    given = ("--max-num-batched-tokens", "96", "--max-model-len", "384", "--enable-prefix-caching", *arguments)
+    made = ConfiguredServer(config_of(model, *given), parameters_of("h200"))
+    text = AnswerText(made.config.speculation, 0.0, made.parameters, 1) if made.config.speculation else None
+    pages += 3 * made.config.kv_cache.rule.states
+    by = Scheduler(made.config, pages) if text is None else SpeculativeScheduler(made.config, pages, text)
+    random, document = Random(1), Chain()
+    for index in range(60):
+        shared = ((document, random.choice((0, 64, 150))),)
+        prompt = Prompt(index, random.randint(1, 250), random.randint(1, 130), shared)
+        by.add(Sequence(prompt, made.config.kv_cache.block_size, 0.0))
+    while by.busy:
+        if not (by.can_fast_forward and random.random() < 0.7 and by.fast_forward()):
+            by.plan(0.0)
+            by.finish()
+        assert by.pool.used == held_pages(by, document)
+        assert min(by.pool.blank, by.pool.idle) >= 0
+    assert (by.pool.used, by.counts.preemptions > 0) == (0, True)

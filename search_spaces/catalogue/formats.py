@@ -1,0 +1,344 @@
+"""Read the number formats of a checkpoint: its `quantization_config`, whatever tool wrote it.
+
+Formats may differ between a model's modules: methods keep some at 16 bits, or give them other bits, by their names.
+Each method names modules in its own way: exactly (a name also means the modules in it), with `*`, or by a regular
+expression (`re:`). Prefixes differ between checkpoints, so that names count from `layers.N` on.
+
+Bits of a weight include its scales, b + s / g for a scale of s bits for each g weights:
+
+    AWQ, GPTQ and AutoRound   b + (16 + b z) / g     z: 1 with zero points, which AWQ has and symmetric weights have not
+    compressed-tensors        b + 16 / g             nothing for a scale of a channel or of a matrix
+    FP8 by blocks             8 + 32 / (n m)         blocks of n × m
+    NVFP4                     4 + 8 / 16
+    MXFP4, MXFP8              b + 8 / 32
+    bitsandbytes              4 + 32 / 64; doubly quantized scales: 4 + 8 / 64 + 32 / (64 × 256)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from search_spaces.catalogue.model_config import shown
+
+FULL_BITS = 16
+_FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
+_BITS_KEYS = ("bits", "w_bit", "wbits")
+_ALGORITHMS = {"FP8": 8.0, "FP8_PER_CHANNEL_PER_TOKEN": 8.0, "FP8_PB_WO": 8.0, "MXFP8": 8.25, "NVFP4": 4.5}
+_ALGORITHMS |= {"W4A16_NVFP4": 4.5, "W4A8_NVFP4_FP8": 4.5, "MXFP4": 4.25, "W4A8_MXFP4_FP8": 4.25, "INT8_SQ": 8.0}
+_ALGORITHMS |= {"W8A8_SQ_PER_CHANNEL": 8.0, "W4A8_AWQ": 4.125, "W4A16_AWQ": 4.125}
+"""ModelOpt's names, with the bits of a weight."""
+_FOUR_BITS = {"awq": 4.15625, "gptq": 4.125, "auto-round": 4.125, "mxfp4": 4.25, "compressed-tensors": 4.0}
+"""Bits of methods whose checkpoints have 4 bits where they do not say how many."""
+_CACHE_ALGORITHMS = {"FP8": 8, "NVFP4": 4, "INT8": 8}
+_MOST_BITS = 16
+_PLACES = ("quantization_config", "compression_config")
+"""Keys of config.json with the formats."""
+_KEPT = (
+    *("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "exclude", "llm_int8_skip_modules"),
+    "modules_in_block_to_not_convert",
+)
+"""Keys of lists with the modules that stay at 16 bits."""
+_PREFIX = re.compile(r"^(.*\.)?(?=layers\.)")
+_SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?[\w.|\\*+?$^\-]*\)(?![*+?{]))*")
+"""Regular expressions whose time is bounded: no repeated group, and none within another."""
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+"""What a regular expression may expect before `layers.N`."""
+_REPEATS = 4
+"""Most repetitions in a regular expression of a file."""
+
+Bits = Callable[[str], float]
+
+
+@dataclass(frozen=True)
+class StoredFormat:
+    """The formats of a checkpoint's linear layers and of its KV cache.
+
+    Attributes:
+        method: the quantization method; None if the checkpoint is not quantized.
+        weight_bits: bits of a weight without its scales, of the smallest where layers differ; None if the file does not
+            say.
+        activation_bits: bits of an activation in the matrix products, of the widest where layers differ; None if the
+            file does not say.
+        weight_type: `int` or `float`, None if the file does not say.
+        cache_bits: bits of a number in the KV cache for `--kv-cache-dtype auto`; None: those of the arithmetic.
+        blocks: whether weights have their scales by blocks.
+        unread: the key of a format whose bits are not known; None if they are.
+        bits_of: bits of a weight, with its scales, in a module by its name from `layers.N` on.
+    """
+
+    method: str | None = None
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+    weight_type: str | None = None
+    cache_bits: int | None = None
+    blocks: bool = False
+    unread: str | None = None
+    bits_of: Bits | None = field(default=None, compare=False)
+
+
+def declared_format(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `quantization_config` of a config.json or of its part for the decoder; empty without one.
+
+    Raises:
+        TypeError: for one that is no object.
+    """
+    found: Any = next((part[key] for part in (config, text) for key in _PLACES if part.get(key)), {})
+    if not isinstance(found, Mapping):
+        raise TypeError("quantization_config is no object")
+    return found
+
+
+def of_quant_file(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `quantization_config` that ModelOpt's `hf_quant_config.json` stands for, as vLLM reads it."""
+    inner = content.get("quantization")
+    return {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else content)}
+
+
+def stored_format(config: Mapping[str, Any]) -> StoredFormat:
+    """Return the formats in a `quantization_config`; an empty one is not quantized.
+
+    Raises:
+        TypeError, ValueError, AttributeError: for a value of an impossible type.
+    """
+    if not config:
+        return StoredFormat()
+    inner = config.get("quantization")
+    content = {**config, **inner} if isinstance(inner, Mapping) else config
+    method = content.get("quant_method") or ("modelopt" if content.get("quant_algo") else None)
+    if method is None:
+        return StoredFormat("unknown", unread="quantization_config without quant_method")
+    return _read(str(method), content, _cache_bits(content))
+
+
+def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    if isinstance(content.get("config_groups"), Mapping):
+        return _of_groups(method, content, cache_bits)
+    if isinstance(content.get("quantized_layers"), Mapping):
+        return _of_layers(method, content, cache_bits)
+    if method in _FP8_METHODS:
+        return _fp8(method, content, cache_bits)
+    if method == "bitsandbytes":
+        return _bitsandbytes(content)
+    if method == "quark":
+        return _quark(content, cache_bits)
+    algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
+    if algorithm in _ALGORITHMS:
+        bits = _ALGORITHMS[algorithm]
+        stored = StoredFormat(method, int(bits), cache_bits=cache_bits)
+        if algorithm == "FP8":  # one scale for each matrix, as vLLM's own FP8
+            stored = replace(stored, activation_bits=8, weight_type="float")
+        return _kept(content, bits, stored)
+    stated = next((content[key] for key in _BITS_KEYS if content.get(key) is not None), None)
+    if isinstance(stated, float) and not stated.is_integer():  # the mean of an EXL2 checkpoint
+        return StoredFormat(method, cache_bits=cache_bits, unread=f"bits {stated:g}")
+    if stated is not None:
+        return _of_bits(method, content, _checked(stated), cache_bits)
+    if method == "mxfp4":
+        return _kept(content, _experts_only(_FOUR_BITS[method]), StoredFormat(method, 4, cache_bits=cache_bits))
+    if method in _FOUR_BITS:
+        return _kept(content, _FOUR_BITS[method], StoredFormat(method, cache_bits=cache_bits))
+    unread = f"quant_method {method}" if algorithm is None else f"quant_algo {algorithm}"
+    return StoredFormat(method, cache_bits=cache_bits, unread=unread)
+
+
+def _experts_only(bits: float) -> Bits:
+    """Return the bits of vLLM's MXFP4 method, which quantizes experts alone."""
+    return lambda name: bits if ".experts." in name else FULL_BITS
+
+
+def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    block = content.get("weight_block_size")
+    scales = 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 0.0
+    activations = None if content.get("activation_scheme") is None else 8
+    return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
+
+
+def _bitsandbytes(content: Mapping[str, Any]) -> StoredFormat:
+    if content.get("load_in_8bit"):
+        return _kept(content, 8, StoredFormat("bitsandbytes", 8, None, "int"))
+    scales = 8 / 64 + 32 / (64 * 256) if content.get("bnb_4bit_use_double_quant") else 32 / 64
+    return _kept(content, 4 + scales, StoredFormat("bitsandbytes", 4, None, "float"))
+
+
+def _quark(content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    """Return the formats of AMD's Quark: `global_quant_config` with the type of a weight."""
+    part = content.get("global_quant_config")
+    weight = part.get("weight") if isinstance(part, Mapping) else None
+    kind = str(weight.get("dtype")) if isinstance(weight, Mapping) else ""
+    bits = {"fp8_e4m3": 8, "int8": 8, "fp4": 4, "int4": 4, "uint4": 4}.get(kind)
+    if bits is None or content.get("layer_quant_config") or not isinstance(weight, Mapping):
+        key = "layer_quant_config" if content.get("layer_quant_config") else f"global_quant_config {shown(kind)}"
+        return StoredFormat("quark", cache_bits=cache_bits, unread=key)
+    group = weight.get("group_size") or 0
+    scales = (8 if kind == "fp4" else 16) / group if group > 0 else 0.0
+    return _kept(content, bits + scales, StoredFormat("quark", bits, None, kind.rstrip("48_em3u") or None, cache_bits))
+
+
+def _of_bits(method: str, content: Mapping[str, Any], bits: int, cache_bits: int | None) -> StoredFormat:
+    """Return the formats of a method with a key `bits`: AWQ, GPTQ, AutoRound and their kin."""
+    if content.get("lm_head") is True:
+        return StoredFormat(method, bits, None, "int", cache_bits, unread="lm_head true")
+    group = content.get("group_size", content.get("q_group_size"))
+    zero = content.get("zero_point") if "zero_point" in content else content.get("sym") is False
+    scales = (FULL_BITS + (bits if zero else 0)) / group if isinstance(group, int) and group > 0 else 0.0
+    other, unread = _other_bits(content, bits)
+    default = bits + scales
+    least = min([bits, *(int(own) for _, own in other)])
+    stored = StoredFormat(method, least, None, "int", cache_bits, unread=unread)
+    if not other:
+        return _kept(content, default, stored)
+
+    def bits_of(name: str) -> float:
+        return next((own for matches, own in other if matches(name)), default)
+
+    return _kept(content, bits_of, stored)
+
+
+def _other_bits(content: Mapping[str, Any], bits: int) -> tuple[list[tuple[Matches, float]], str | None]:
+    """Return the bits of modules that differ (GPTQModel, AutoRound), and the key of one that is not read."""
+    found = []
+    for key in ("dynamic", "extra_config", "layer_config"):
+        for pattern, change in (content.get(key) or {}).items():
+            sign, text = (pattern[:1], pattern[2:]) if key == "dynamic" and pattern[1:2] == ":" else ("", pattern)
+            matches, unknown = _any_of((f"re:{text}" if key == "dynamic" else text,))
+            own = FULL_BITS if sign == "-" else (change or {}).get("bits", bits)
+            if unknown is not None or not isinstance(own, int) or (re.search(r"lm_head", pattern) and own < FULL_BITS):
+                return [], key
+            found.append((matches, float(own)))
+    return found, None
+
+
+def _of_layers(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    """Return the formats of ModelOpt's mixed precision: each quantized module with its algorithm."""
+    layers: dict[str, float] = {}
+    for name, own in content["quantized_layers"].items():
+        algorithm = str(own.get("quant_algo"))
+        if algorithm not in _ALGORITHMS:
+            return StoredFormat(method, cache_bits=cache_bits, unread=f"quant_algo {shown(algorithm)}")
+        layers[_PREFIX.sub("", name)] = _ALGORITHMS[algorithm]
+
+    def bits_of(name: str) -> float:
+        parts = name.split(".")  # a module, or one that it is in
+        inner = (".".join(parts[:end]) for end in range(len(parts), 1, -1))
+        return next((layers[each] for each in inner if each in layers), FULL_BITS)
+
+    least = min(layers.values(), default=FULL_BITS)
+    return StoredFormat(method, int(least), None, None, cache_bits, bits_of=bits_of)
+
+
+def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    """Return the formats of compressed-tensors: each group of layers has `weights` and maybe `input_activations`."""
+    groups = [group for group in content["config_groups"].values() if group.get("weights")]
+    if not groups:
+        return StoredFormat(method, cache_bits=cache_bits, unread="config_groups without weights")
+    weights = [group["weights"] for group in groups]
+    inputs = [group.get("input_activations") or {} for group in groups]
+    types = {str(each.get("type", "int")) for each in weights}
+    stored = StoredFormat(
+        method,
+        min(_checked(each["num_bits"]) for each in weights),
+        max(_checked(each.get("num_bits", FULL_BITS)) for each in inputs),
+        types.pop() if len(types) == 1 else None,
+        cache_bits,
+    )
+    own, rest = [], float(FULL_BITS)
+    for group in groups:
+        bits = _group_bits(group["weights"])
+        named = tuple(each for each in group.get("targets") or ("Linear",) if each.startswith("re:") or "." in each)
+        if len(named) < len(group.get("targets") or ("Linear",)):
+            rest = bits  # a class, such as Linear
+        matches, unknown = _any_of(named)
+        if unknown is not None:
+            return replace(stored, unread=f"targets {shown(unknown)}")
+        own.append((matches, bits))
+
+    def bits_of(name: str) -> float:
+        return next((bits for matches, bits in own if matches(name)), rest)
+
+    return _kept(content, bits_of, stored)
+
+
+def _group_bits(weights: Mapping[str, Any]) -> float:
+    """Return the bits of a weight with its scale in a group of compressed-tensors."""
+    bits, group = _checked(weights["num_bits"]), weights.get("group_size")
+    if not isinstance(group, int) or group <= 0:
+        return bits
+    small = bits == 4 and weights.get("type") == "float"  # NVFP4 and MXFP4 have scales of 8 bits
+    return bits + (8 if small else FULL_BITS) / group
+
+
+def _kept(content: Mapping[str, Any], bits: float | Bits, stored: StoredFormat) -> StoredFormat:
+    """Return the formats with the modules that the file keeps at 16 bits."""
+    patterns: list[str] = []
+    for key in _KEPT:
+        value = content.get(key)
+        if isinstance(value, list):
+            patterns += [str(each) for each in value]
+    is_kept, unknown = _any_of(tuple(dict.fromkeys(patterns)))
+    if unknown is not None:
+        return replace(stored, unread=stored.unread or f"ignore {shown(unknown)}")
+
+    def bits_of(name: str) -> float:
+        if is_kept(name):
+            return FULL_BITS
+        return bits(name) if callable(bits) else bits
+
+    return replace(stored, bits_of=bits_of)
+
+
+Matches = Callable[[str], bool]
+
+
+def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
+    """Return whether one of a file's patterns names a module, and a pattern that cannot be tried in bounded time."""
+    plain = {_PREFIX.sub("", pattern) for pattern in patterns if "*" not in pattern and not pattern.startswith("re:")}
+    globs = [_PREFIX.sub("", pattern) for pattern in patterns if "*" in pattern and not pattern.startswith("re:")]
+    glob = re.compile(
+        r"(?:^|\.)(?:" + "|".join(".*".join(map(re.escape, each.split("*"))) for each in globs) + r")(?:$|\.)"
+    )
+    regular = [pattern[3:] for pattern in patterns if pattern.startswith("re:")]
+    for text in regular:
+        if not _SIMPLE.fullmatch(text) or len(re.findall(r"[*+]", text)) > _REPEATS:
+            return lambda _: False, f"re:{text}"
+    compiled = [re.compile(text) for text in regular]
+
+    def matches(name: str) -> bool:
+        parts = name.split(".")
+        spans = (".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1))
+        if any(span in plain for span in spans) or (globs and glob.search(name)):
+            return True
+        return any(each.match(prefix + name) for each in compiled for prefix in _PREFIXES)
+
+    return matches, None
+
+
+def mean_bits(bits_of: Bits, modules: Iterable[tuple[int, Iterable[str]]]) -> float:
+    """Return the mean bits of a weight in modules.
+
+    Args:
+        bits_of: of a module by its name.
+        modules: the weights of each, and the names that checkpoints give it; one that the file singles out counts.
+    """
+    usual, total, weights = bits_of(""), 0.0, 0
+    for size, names in modules:
+        total += size * next((own for own in map(bits_of, names) if own != usual), usual)
+        weights += size
+    return total / weights if weights else usual
+
+
+def _cache_bits(content: Mapping[str, Any]) -> int | None:
+    """Return the bits of a number in the KV cache that a checkpoint has scales for; None without."""
+    scheme = content.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping) and scheme.get("num_bits") is not None:
+        return _checked(scheme["num_bits"])
+    algorithm = content.get("kv_cache_quant_algo")
+    return _CACHE_ALGORITHMS.get(str(algorithm).upper())
+
+
+def _checked(bits: object) -> int:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= _MOST_BITS:
+        raise ValueError(f"a weight of {bits!r} bits")
+    return bits

@@ -1,0 +1,186 @@
+"""The KV cache of each kind of model: blocks, tokens and needed bytes as vLLM's own functions return them.
+
+The expected numbers are those of `get_kv_cache_configs`, `get_kv_cache_capacity` and
+`_max_memory_usage_bytes_from_groups` of vLLM 0.15.1, 0.25.1 and 0.32.0, run on a CPU with the specs of each layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
+from tests.unit.engines.simulator.helpers import shape
+from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
+from tuner.engines.simulator.precision import ConfigRefused
+
+V15, V25, V32 = (0, 15, 1), (0, 25, 1), (0, 32, 0)
+GIB = 2**30
+
+
+def gated_delta_net(state_bytes: int | None = None, gpus: int = 1) -> Recurrent:
+    """Return a layer of Qwen3-Next: 32 heads with states of 128 x 128, and 3 tokens of 8192 channels."""
+    return Recurrent("gated delta net", 1, 32 * 128 * 128, 3 * 8192, state_bytes).of_tensor(gpus)
+
+
+def mamba2(gpus: int = 1) -> Recurrent:
+    """Return a layer of Nemotron-H 8B: 128 heads with states of 64 x 128 in 32 bits, and 3 tokens of 10240 channels."""
+    return Recurrent("mamba2", 1, 128 * 64 * 128, 3 * 10240, 4).of_tensor(gpus)
+
+
+LATENT = LatentAttention(128, 1536, 512, 128, 64, 128)
+SHAPES = {
+    "dense": shape((36, Attention(32, 8, 128))),
+    "gemma3-27b": shape((10, Attention(32, 16, 128)), (52, Attention(32, 16, 128, window=1024))),
+    "gemma3-27b of 2": shape((10, Attention(16, 8, 128)), (52, Attention(16, 8, 128, window=1024))),
+    "gpt-oss-20b": shape((12, Attention(64, 8, 64, window=128)), (12, Attention(64, 8, 64))),
+    "12 full, 17 windows": shape((12, Attention(64, 8, 64)), (17, Attention(64, 8, 64, window=128))),
+    "deepseek-v3": shape((3, LATENT), (58, LATENT)),
+    "deepseek-v3.2": shape((61, replace(LATENT, indexed=128, top=2048))),
+    "qwen3-next": shape((12, Attention(16, 2, 256)), (36, gated_delta_net())),
+    "qwen3-next of 2": shape((12, Attention(8, 1, 256)), (36, gated_delta_net(gpus=2))),
+    "32-bit states": shape((12, Attention(16, 2, 256)), (36, gated_delta_net(4))),
+    "nemotron-h-8b": shape((4, Attention(32, 8, 128)), (24, mamba2())),
+    "nemotron-h-8b of 2": shape((4, Attention(16, 4, 128)), (24, mamba2(2))),
+    "larger pages": shape((10, Attention(32, 4, 512)), (50, Attention(32, 16, 256, window=1024))),
+    "padded pages": shape((10, Attention(24, 3, 128)), (50, Attention(32, 4, 128, window=1024))),
+    "windows only": shape((32, Attention(32, 8, 128, window=4096))),
+    "full of two sizes": shape((20, Attention(32, 8, 128)), (12, Attention(32, 2, 128))),
+    "kimi-linear": shape((7, LATENT), (20, Recurrent("kda", 1, 32 * 128 * 128, 3 * 12288, 4))),
+}
+
+
+def cache(
+    name: str, version: tuple[int, ...] = V25, tokens: int = 8192, caching: bool = False, **given: bool
+) -> KvCache:
+    in_flight = tokens * (2 if version >= V32 else 1)
+    form = CacheFormat(16, 2.0, in_flight, prefix_caching=caching, **given)
+    return find_kv_cache(SHAPES[name], form, version)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "gib", "length", "blocks", "tokens", "needed"),
+    [
+        ("dense", V15, 40, 32768, 18204, 291264, 4831838208),
+        ("dense", V25, 40, 32768, 18204, 291264, 4831838208),
+        ("dense", V32, 40, 32768, 18204, 291264, 4831838208),
+        ("dense", V25, 40, 1000, 18204, 288952, 148635648),
+        ("gemma3-27b", V15, 20, 131072, 16384, 37440, 10737418240),
+        ("gemma3-27b", V25, 20, 131072, 16384, 184270, 15275130880),
+        ("gemma3-27b", V32, 20, 131072, 16384, 145829, 19301662720),
+        ("gpt-oss-20b", V15, 40, 131072, 109226, 873808, 3221225472),
+        ("gpt-oss-20b", V25, 40, 131072, 109226, 1643116, 3426091008),
+        ("gpt-oss-20b", V32, 40, 131072, 109226, 1551920, 3627417600),
+        ("12 full, 17 windows", V15, 40, 131072, 109226, 582528, 3221225472),
+        ("12 full, 17 windows", V25, 40, 131072, 77101, 1159851, 4853628928),
+        ("deepseek-v3", V25, 20, 163840, 19099, 305584, 11513364480),
+        ("deepseek-v3.2", V32, 20, 163840, 17136, 274176, 12832604160),
+        ("qwen3-next", V15, 40, 262144, 3212, 436832, 6444023808),
+        ("qwen3-next", V25, 40, 262144, 3212, 1736095, 6484131840),
+        ("qwen3-next of 2", V25, 40, 262144, 6425, 3472732, 3242065920),
+        ("32-bit states", V25, 40, 262144, 1654, 1720580, 6539968512),
+        ("nemotron-h-8b", V25, 20, 8192, 1260, 737280, 238551040),
+        ("nemotron-h-8b of 2", V32, 20, 8192, 2520, 1474560, 119275520),
+        ("larger pages", V25, 40, 131072, 16384, 307618, 18300272640),
+        ("padded pages", V25, 40, 131072, 131072, 1550949, 3629711360),
+        ("windows only", V25, 20, 32768, 10240, 436338, 1612709888),
+        ("full of two sizes", V25, 20, 32768, 14246, 227936, 3087007744),
+        ("kimi-linear", V25, 20, 131072, 1387, 2524956, 1114767360),
+    ],
+)
+def test_a_cache_holds_what_vllm_says(
+    name: str, version: tuple[int, ...], gib: int, length: int, blocks: int, tokens: int, needed: int
+) -> None:
+    made = cache(name, version)
+    assert gib * GIB // made.block_bytes == blocks
+    assert made.tokens(blocks, length) == tokens
+    assert made.needed_blocks(length) * made.block_bytes == needed
+
+
+def test_the_token_budget_of_a_step_counts_for_windows() -> None:
+    made = cache("gemma3-27b of 2", V25, tokens=2048)
+    # 8192 blocks for all tokens; 6 tables of ceil((1023 + 2048) / 16) + 1 = 193
+    assert made.most_blocks(131072) == 8192 + 6 * 193
+    assert made.tokens(65536, 131072) == 918709
+
+
+def test_blocks_of_a_hybrid_model_are_as_large_as_a_state() -> None:
+    # Qwen3-Next: ceil((2 x 32 x 128 x 128 + 2 x 3 x 8192) bytes / (16 x 2048 bytes)) x 16
+    sizes = {name: cache(name).block_size for name in ("qwen3-next", "qwen3-next of 2", "32-bit states", "kimi-linear")}
+    assert sizes == {"qwen3-next": 544, "qwen3-next of 2": 544, "32-bit states": 1056, "kimi-linear": 1920}
+    assert cache("nemotron-h-8b").block_size == 1040
+
+
+def test_prefix_caching_keeps_states() -> None:
+    kept = cache("qwen3-next", caching=True)
+    assert (kept.block_size, kept.tokens(3212, 262144)) == (544, 1725423)
+    # Mamba-2 keeps one at the end of each block until 0.25, and blocks are a multiple of the kernels' chunks
+    every = cache("nemotron-h-8b", caching=True, keeps_every_state=True)
+    assert (every.block_size, every.tokens(1024, 8192), every.most_blocks(8192) * every.block_bytes) == (
+        *(1280, 171196),
+        1027604480,
+    )
+    last = cache("nemotron-h-8b", V32, caching=True)
+    assert last.most_blocks(8192) == 8 + 6 * 2
+
+
+def test_every_layer_holds_every_token_without_the_hybrid_manager() -> None:
+    made = cache("gemma3-27b", keeps_windows=False)
+    assert (70 * GIB // made.block_bytes, made.tokens(9249, 131072)) == (9249, 147984)
+    assert cache("windows only", keeps_windows=False) == cache("windows only")
+    with pytest.raises(ConfigRefused, match="Hybrid KV cache manager is disabled"):
+        cache("qwen3-next", keeps_windows=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "gib", "limit", "longest"),
+    [
+        ("gemma3-27b", V15, 6, 131072, 78640),
+        ("gemma3-27b", V25, 6, 131072, 23248),
+        ("gemma3-27b", V32, 6, 131072, 11216),
+        ("dense", V25, 3, 32768, 21840),
+        ("dense", V32, 3, 32768, 21824),
+        ("qwen3-next", V25, 5, 262144, 216512),
+        ("qwen3-next", V32, 5, 262144, 215968),
+        ("qwen3-next", V25, 20, 262144, 262144),
+    ],
+)
+def test_the_longest_request_is_vllms(name: str, version: tuple[int, ...], gib: int, limit: int, longest: int) -> None:
+    made = cache(name, version)
+    assert made.longest(gib * GIB // made.block_bytes, limit) == longest
+
+
+def test_pages_that_do_not_divide_are_refused_before_0_25() -> None:
+    with pytest.raises(ConfigRefused, match="not divisible"):
+        cache("padded pages", V15)
+
+
+def test_layers_that_read_anothers_cache_have_none() -> None:
+    shared = shape((20, Attention(8, 2, 256)), (10, Attention(8, 2, 256, shared=True)))
+    # 16 tokens of 20 layers with 2 heads of 256 numbers for keys and values
+    assert find_kv_cache(shared, CacheFormat(16, 2.0, 8192), V25).block_bytes == 16 * 20 * 2 * 2 * 256 * 2
+
+
+def test_scales_of_each_head_take_two_numbers_of_four_bytes() -> None:
+    made = find_kv_cache(SHAPES["dense"], CacheFormat(16, 1.0, 8192, head_scales=True), V25)
+    assert made.block_bytes == 36 * 16 * 8 * (2 * 128 + 8)
+
+
+def test_prefixes_of_recurrent_models_are_cached_by_default_from_0_32_on() -> None:
+    hybrid, pure = SHAPES["qwen3-next"], shape((24, mamba2()))
+    assert [caches_prefixes(None, hybrid, version) for version in (V15, V25, V32)] == [False, False, True]
+    assert caches_prefixes(True, hybrid, V25)
+    assert not caches_prefixes(None, pure, V32)
+    assert caches_prefixes(None, SHAPES["gemma3-27b"], V15)
+    assert not caches_prefixes(False, SHAPES["gemma3-27b"], V32)
+
+
+def test_mambas_states_are_kept_by_block_before_0_32() -> None:
+    assert keeps_every_state(None, True, V25)
+    assert keeps_every_state("none", True, V25)
+    assert not keeps_every_state("align", True, V25)
+    assert not keeps_every_state("all", False, V25)
+    assert not keeps_every_state(None, True, V32)
+    with pytest.raises(ConfigRefused, match=r"invalid choice: 'all' \(choose from 'align', 'none'\)"):
+        keeps_every_state("all", True, V32)
