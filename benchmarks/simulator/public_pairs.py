@@ -45,7 +45,7 @@ class Pair:
     Attributes:
         kind: what differs.
         id: of the run that is not the baseline.
-        beside: whether the pair is not one of those that the task gave.
+        beside: whether the pair was found while the simulator was mended, after the listed ones.
         published: the ratio of throughputs.
         predicted: the same; None if it cannot be predicted.
         ttft, tpot: the published and predicted ratios of mean latencies; None where one of them is absent.
@@ -154,13 +154,16 @@ def _client(load: Mapping[str, Any], size: float) -> SimulatedClient:
 
 
 def shares(pairs: list[Pair]) -> dict[str, tuple[int, int, int]]:
-    """Return by kind the number of right signs, of predicted pairs and of pairs; the last row is that of all."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for name in (*dict.fromkeys(pair.kind for pair in pairs), "all"):
-        of_kind = [pair for pair in pairs if name in (pair.kind, "all")]
-        right = sum(pair.is_right is True for pair in of_kind)
-        found[name] = right, sum(pair.predicted is not None for pair in of_kind), len(of_kind)
-    return found
+    """Return by kind the number of right signs, of predicted pairs and of pairs; the last rows are those of all."""
+    parts = {kind: [pair for pair in pairs if pair.kind == kind] for kind in dict.fromkeys(pair.kind for pair in pairs)}
+    parts["listed"] = [pair for pair in pairs if not pair.beside]
+    parts["beside"] = [pair for pair in pairs if pair.beside]
+    return {name: _counts(part) for name, part in {**parts, "all": pairs}.items()}
+
+
+def _counts(pairs: list[Pair]) -> tuple[int, int, int]:
+    right = sum(pair.is_right is True for pair in pairs)
+    return right, sum(pair.predicted is not None for pair in pairs), len(pairs)
 
 
 def main() -> None:

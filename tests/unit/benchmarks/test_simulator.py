@@ -135,10 +135,11 @@ def test_a_pair_that_is_not_predicted_counts_as_neither_right_nor_wrong() -> Non
         Pair("a", "right", False, 1.3, 1.1),
         Pair("a", "flat for slower", False, 0.9, 1.0),
         Pair("b", "does not start", False, 1.2, 0.0),
-        Pair("b", "unknown", False, 1.2, None, lacking="a reason"),
+        Pair("b", "unknown", True, 1.2, None, lacking="a reason"),
     ]
     assert [pair.is_right for pair in pairs] == [True, False, False, None]
-    assert shares(pairs) == {"a": (1, 2, 2), "b": (0, 1, 2), "all": (1, 3, 4)}
+    by_kind = {"a": (1, 2, 2), "b": (0, 1, 2)}
+    assert shares(pairs) == {**by_kind, "listed": (1, 3, 3), "beside": (0, 0, 1), "all": (1, 3, 4)}
 
 
 def test_a_published_time_counts_by_its_inverse_and_a_group_without_facts_is_not_predicted() -> None:
