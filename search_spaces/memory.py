@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from search_spaces.argv import one_spelling
-from search_spaces.catalogue.layers import Mlp
+from search_spaces.catalogue.layers import LatentAttention, Mlp
 from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions import VLLM_NAME, Context
 from search_spaces.parameter import Names
@@ -16,6 +16,7 @@ from search_spaces.units import GIB
 
 _FULL_BITS = 16
 _LOWEST_BITS = 4
+_SPARSE_BITS = 8
 _LOGIT_BYTES = 4
 _ACTIVATION_BYTES = 2
 _GRAPH_BYTES_PER_SIZE = 2**20
@@ -109,7 +110,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         memory_need(
             replace(shape, beside=0) if without_encoders else shape,
             weight_bits=bits,
-            kv_bits=min([shape.cache_bits or _FULL_BITS, *_chosen_bits("kv_bits", names, specs)]),
+            kv_bits=min([_least_cache_bits(shape), *_chosen_bits("kv_bits", names, specs)]),
             max_model_len=_size(names, "max_model_len"),
             max_num_batched_tokens=_size(names, "max_num_batched_tokens"),
             max_num_seqs=_size(names, "max_num_seqs"),
@@ -128,6 +129,12 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         f"{need.kv_cache / GIB:.2f}, activations {need.activations / GIB:.2f}, graphs {need.graphs / GIB:.2f}), and "
         f"{budget:.2f} of {total:.2f} GiB are available; lower max_model_len or max_num_batched_tokens, or quantize"
     )
+
+
+def _least_cache_bits(shape: ModelShape) -> int:
+    """Return the bits of a number in the KV cache without a flag; vLLM may choose 8 itself for sparse attention."""
+    sparse = any(isinstance(group.mixer, LatentAttention) and group.mixer.top for group in shape.groups)
+    return shape.cache_bits or (_SPARSE_BITS if sparse else _FULL_BITS)
 
 
 def _size(names: Names, parameter: str) -> int:

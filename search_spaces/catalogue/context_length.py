@@ -48,7 +48,7 @@ def find_context_length(keys: Keys, name: str | None) -> ContextLength:
     """
     text: Mapping[str, Any] = keys.given
     lengths = [whole_number(text, key) for key in _KEYS if text.get(key) is not None]
-    declared = whole_number(text, _OWN) if text.get(_OWN) else min(lengths, default=0) or keys.count(_KEYS[0])
+    declared = whole_number(text, _OWN) if text.get(_OWN) else min(lengths, default=0) or keys.count(*_KEYS)
     if "gemma3" in (name or ""):  # its length is scaled already
         return ContextLength(declared)
     factor, yarn, is_long = 1.0, None, False

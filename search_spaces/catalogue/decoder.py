@@ -111,7 +111,8 @@ def require_known(name: str | None, keys: Keys) -> None:
         if value:
             raise NotUnderstood(kind, key if isinstance(value, Mapping | list) else f"{key} {shown(value)}")
     if name is not None and name not in _types():
-        raise NotUnderstood("a model of this type", f"model_type {shown(name)}")
+        kind = "a model with its own code (auto_map)" if keys.given.get("auto_map") else "a model of this type"
+        raise NotUnderstood(kind, f"model_type {shown(name)}")
     if name is None:
         _require_plain(keys)
 
@@ -162,7 +163,7 @@ def _mixers(keys: Keys, count: int) -> list[Mixer | None]:
     for layer, kind in enumerate(_kinds(keys, count)):
         if kind in _RECURRENT:
             mixers.append(_recurrent(keys))
-        elif keys.facts.get("latent"):
+        elif keys.facts.get("latent") and keys.get("kv_lora_rank") is not None:
             mixers.append(_latent(keys, layer))
         else:
             mixers.append(_attention(keys, kind in _SLIDING, layer >= count - shared))
@@ -199,8 +200,8 @@ def _kind(keys: Keys, layer: int, count: int) -> str:
     if keys.facts.get("full_first_of"):
         return "sliding_attention" if layer % int(keys.facts["full_first_of"]) else "full_attention"
     if pattern:
-        is_last = keys.facts.get("full_last") and layer == count - 1
-        return "full_attention" if (layer + 1) % int(pattern) == 0 or is_last else "sliding_attention"
+        is_end = layer == {"first": 0, "last": count - 1}.get(keys.facts.get("full_too", ""))
+        return "full_attention" if (layer + 1) % int(pattern) == 0 or is_end else "sliding_attention"
     return "sliding_attention"  # a window, where there is one, is that of all layers
 
 
@@ -209,6 +210,8 @@ def _recurrent_kind(keys: Keys, layer: int) -> str:
     full = mapping_at(keys.given, "linear_attn_config").get("full_attn_layers")
     if isinstance(full, list):
         return "full_attention" if layer + 1 in full else "linear_attention"
+    if isinstance(keys.get("attn_type_list"), list):
+        return "full_attention" if keys.get("attn_type_list")[layer] else "linear_attention"
     for names in ("attn_layer_indices", "full_attn_idxs"):
         if isinstance(keys.get(names), list):
             return "full_attention" if layer in keys.get(names) else "linear_attention"
@@ -219,7 +222,9 @@ def _recurrent_kind(keys: Keys, layer: int) -> str:
         return "full_attention" if layer % keys.count("attn_layer_period") == offset else "mamba"
     if keys.facts.get("blocks") == "parallel":
         return "full_attention"
-    return "mamba"
+    if keys.facts.get("blocks") == "mixer":
+        return "mamba"
+    raise KeyError("layer_types")
 
 
 def window_of(keys: Keys) -> int | None:
@@ -298,6 +303,7 @@ def _recurrent(keys: Keys) -> Recurrent:
         "mamba2": _mamba2,
         "short convolution": _short_convolution,
         "kimi delta attention": _kimi_delta,
+        "lightning attention": _lightning,
     }
     if kind not in makers:
         raise NotUnderstood("a model with layers of another kind", "layer_types")
@@ -360,6 +366,13 @@ def _kimi_delta(keys: Keys) -> Recurrent:
     inner = heads * head
     matrices = 4 * hidden * inner + hidden * heads + 2 * head * (hidden + inner) + 3 * kernel * inner
     return Recurrent("kimi delta attention", matrices, heads * head * head, 3 * (kernel - 1) * inner, 4)
+
+
+def _lightning(keys: Keys) -> Recurrent:
+    """Return MiniMax's lightning attention: queries, keys, values, gate and output of all heads."""
+    heads, hidden = keys.count(*HEADS), keys.count(*HIDDEN)
+    head = head_dim_of(keys, heads)
+    return Recurrent("lightning attention", 5 * hidden * heads * head, heads * head * head, 0)
 
 
 def _mlp(keys: Keys, layer: int) -> Mlp | Experts | None:

@@ -11,6 +11,7 @@ Bits of a weight include its scales, b + s / g for a scale of s bits for each g 
     FP8 by blocks             8 + 32 / (n m)         blocks of n × m
     NVFP4                     4 + 8 / 16
     MXFP4, MXFP8              b + 8 / 32
+    torchao                   b + 32 / g             a scale and a zero point of 16 bits each
     bitsandbytes              4 + 32 / 64; doubly quantized scales: 4 + 8 / 64 + 32 / (64 × 256)
 """
 
@@ -41,7 +42,8 @@ _KEPT = (
     "modules_in_block_to_not_convert",
 )
 """Keys of lists with the modules that stay at 16 bits."""
-_PREFIX = re.compile(r"^(.*\.)?(?=layers\.)")
+_PREFIX = re.compile(r"^(?!.*(?:mtp|vis|audio))(?:.*\.)?(?=layers\.)")
+"""What comes before `layers.N` of the decoder."""
 _SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?[\w.|\\*+?$^\-]*\)(?![*+?{]))*")
 """Regular expressions whose time is bounded: no repeated group, and none within another."""
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
@@ -118,12 +120,8 @@ def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> St
         return _of_groups(method, content, cache_bits)
     if isinstance(content.get("quantized_layers"), Mapping):
         return _of_layers(method, content, cache_bits)
-    if method in _FP8_METHODS:
-        return _fp8(method, content, cache_bits)
-    if method == "bitsandbytes":
-        return _bitsandbytes(content)
-    if method == "quark":
-        return _quark(content, cache_bits)
+    if method in _READERS:
+        return _READERS[method](method, content, cache_bits)
     algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
     if algorithm in _ALGORITHMS:
         bits = _ALGORITHMS[algorithm]
@@ -156,14 +154,26 @@ def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> Sto
     return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
 
 
-def _bitsandbytes(content: Mapping[str, Any]) -> StoredFormat:
+def _bitsandbytes(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     if content.get("load_in_8bit"):
-        return _kept(content, 8, StoredFormat("bitsandbytes", 8, None, "int"))
+        return _kept(content, 8, StoredFormat(method, 8, None, "int", cache_bits))
     scales = 8 / 64 + 32 / (64 * 256) if content.get("bnb_4bit_use_double_quant") else 32 / 64
-    return _kept(content, 4 + scales, StoredFormat("bitsandbytes", 4, None, "float"))
+    return _kept(content, 4 + scales, StoredFormat(method, 4, None, "float", cache_bits))
 
 
-def _quark(content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _torchao(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+    """Return the formats of torchao: `quant_type` has the name of its class, such as Float8WeightOnlyConfig."""
+    text = str(content.get("quant_type"))
+    found = re.search(r"(int|float|fp)(4|8)", text, re.IGNORECASE)
+    if found is None or "fqn" in text.lower():  # formats by a module's full name
+        return StoredFormat(method, cache_bits=cache_bits, unread=f"quant_type {shown(text)}")
+    bits, group = int(found[2]), re.search(r"'group_size': (\d+)", text)
+    scales = 2 * FULL_BITS / int(group[1]) if group else 0.0
+    kind = "int" if found[1].lower() == "int" else "float"
+    return _kept(content, bits + scales, StoredFormat(method, bits, None, kind, cache_bits))
+
+
+def _quark(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     """Return the formats of AMD's Quark: `global_quant_config` with the type of a weight."""
     part = content.get("global_quant_config")
     weight = part.get("weight") if isinstance(part, Mapping) else None
@@ -171,10 +181,17 @@ def _quark(content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     bits = {"fp8_e4m3": 8, "int8": 8, "fp4": 4, "int4": 4, "uint4": 4}.get(kind)
     if bits is None or content.get("layer_quant_config") or not isinstance(weight, Mapping):
         key = "layer_quant_config" if content.get("layer_quant_config") else f"global_quant_config {shown(kind)}"
-        return StoredFormat("quark", cache_bits=cache_bits, unread=key)
+        return StoredFormat(method, cache_bits=cache_bits, unread=key)
     group = weight.get("group_size") or 0
     scales = (8 if kind == "fp4" else 16) / group if group > 0 else 0.0
-    return _kept(content, bits + scales, StoredFormat("quark", bits, None, kind.rstrip("48_em3u") or None, cache_bits))
+    return _kept(content, bits + scales, StoredFormat(method, bits, None, kind.rstrip("48_em3u") or None, cache_bits))
+
+
+_READERS = {
+    **dict.fromkeys(_FP8_METHODS, _fp8),
+    **{"bitsandbytes": _bitsandbytes, "quark": _quark, "torchao": _torchao},
+}
+"""Readers of methods with keys of their own."""
 
 
 def _of_bits(method: str, content: Mapping[str, Any], bits: int, cache_bits: int | None) -> StoredFormat:

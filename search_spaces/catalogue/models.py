@@ -195,6 +195,8 @@ class ModelShape:
             layers, unread = _layers(config, text, keys)
             stored = stored_format(declared_format(config, text) or quantization)
             facts = {**_sizes(config, text, keys), **_formats(stored, layers, unread, keys)}
+            if unread is not None and "tie_word_embeddings" not in {**config, **text}:
+                facts["tied"] = True  # the embedding alone is certain
             return cls(**facts, decoder=grouped(layers), beside=encoder_weights(config, keys))
         except KeyError as error:
             if unread is not None:
@@ -222,9 +224,12 @@ class ModelShape:
         """
         embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
         rest = embeddings + self.hidden * (2 * self.layers + 1) + self.beside
-        given, full = self._bits(bits), max(bits or 0, FULL_BITS)
-        linear = sum(group.count * _layer_bits(group, self.hidden, given, full) for group in self.groups)
-        return int(linear + rest * full) // 8
+        full = max(bits or 0, FULL_BITS)
+        return int(self.matrix_bytes(self._bits(bits), full) + rest * full / 8)
+
+    def matrix_bytes(self, bits: PartBits, full: float = FULL_BITS) -> float:
+        """Return the bytes of the matrices of all layers; routers have `full` bits."""
+        return sum(group.count * _layer_bits(group, self.hidden, bits, full) for group in self.groups) / 8
 
     def expert_bytes(self, bits: float | None = None) -> int:
         """Return the bytes of the experts that routers choose from; `bits` as for `weight_bytes`."""
@@ -352,7 +357,7 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "heads": heads,
         "kv_heads": kv_heads_of(keys, heads),
         "head_dim": head_dim_of(keys, heads),
-        "vocab": keys.count("vocab_size"),
+        "vocab": keys.count("vocab_size", "padded_vocab_size"),
         "max_position_embeddings": context.longest,
         "yarn_context": context.yarn,
         "default_context": context.default,

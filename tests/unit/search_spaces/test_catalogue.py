@@ -60,6 +60,7 @@ def read(config: dict[str, Any], **outer: Any) -> ModelShape:
         ({"is_encoder_decoder": True, "model_type": "t5"}, "an encoder-decoder", "is_encoder_decoder True"),
         ({"layers_block_type": ["mamba"] * 28, "model_type": "zamba2"}, "a model of this type", "model_type zamba2"),
         ({"model_type": "rwkv"}, "a model of this type", "model_type rwkv"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "a.B"}}, "with its own code (auto_map)", "model_type mine"),
         ({"model_type": "deepseek_v4", "compress_ratios": [0, 4]}, "a compressed KV cache", "compress_ratios"),
         ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts with a hidden size", "3584"),
         ({"model_type": "qwen3", "layer_types": ["hyena"] * 28}, "a model with layers of another kind", "hyena"),
@@ -227,6 +228,14 @@ def test_experts_without_a_dense_mlp_have_a_shape() -> None:
     assert (shape.intermediate, shape.experts) == (512, 256)
 
 
+def test_of_an_unknown_model_the_embedding_counts() -> None:
+    # 152,064 × 3,584 numbers and 57 norms of 3,584; a head of its own only if the file says so
+    untold = {key: value for key, value in SMALL.items() if key != "tie_word_embeddings"}
+    shape = ModelShape.from_config_json({**untold, "model_type": "qwen9"})
+    assert shape.parameters == 152_064 * 3584 + 57 * 3584
+    assert ModelShape.from_config_json({**SMALL, "model_type": "qwen9"}).parameters == 2 * 152_064 * 3584 + 57 * 3584
+
+
 def test_the_class_says_whether_the_head_is_tied() -> None:
     untold = {key: value for key, value in SMALL.items() if key != "tie_word_embeddings"}
     assert not ModelShape.from_config_json(untold).tied
@@ -312,6 +321,7 @@ QUANTIZED = (
     "Kimi",
     "MiniMax-M2",
     "MiMo-V2",
+    "Devstral",
 )
 
 

@@ -41,6 +41,40 @@ def read(**change: Any) -> ModelShape:
             32768,
             32768,
         ),
+        # of each kind of layer: gemma3's length is scaled already, and only its full layers are
+        (
+            {
+                "model_type": "gemma3_text",
+                "head_dim": 128,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0},
+                    "sliding_attention": {"rope_type": "default"},
+                },
+            },
+            32768,
+            32768,
+        ),
+        ({"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}}, 131072, 32768),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25}}},
+            32768,
+            32768,
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 16.0}, "max_position_embeddings": 10485760},
+            10485760,
+            10485760,
+        ),
+        # DeepSeek-V3: 4,096 × 40 = 163,840, which its max_position_embeddings says too
+        (
+            {
+                "max_position_embeddings": 163840,
+                "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+            },
+            163840,
+            163840,
+        ),
+        ({"rope_scaling": {"type": "deepseek_yarn", "factor": 40}, "max_position_embeddings": 163840}, 163840, 163840),
         ({"max_sequence_length": 2048}, 2048, 2048),
         ({"max_position_embeddings": 8192, "model_max_length": 131072, "model_type": "cohere"}, 131072, 131072),
     ],
@@ -61,6 +95,13 @@ def test_longrope_starts_at_its_original_length() -> None:
 def test_a_file_without_a_length_is_refused() -> None:
     with pytest.raises(SpaceError, match=r"config\.json lacks max_position_embeddings"):
         read(max_position_embeddings=None)
+
+
+def test_a_length_that_is_left_out_is_the_class_s_own() -> None:
+    plain = {key: value for key, value in CONFIG_7B.items() if key != "max_position_embeddings"}
+    gemma = ModelShape.from_config_json({**plain, "model_type": "gemma3_text"})
+    assert gemma.longest_context(None) == 131072
+    assert ModelShape.from_config_json({"model_type": "mamba"}).longest_context(None) == 2048
 
 
 @pytest.mark.parametrize(("version", "offered"), [("0.25.1", True), ("0.32.0", False)])

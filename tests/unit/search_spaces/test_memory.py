@@ -94,6 +94,26 @@ def test_one_long_sequence_may_not_fit() -> None:
     assert space("h200", long).violations({}) == []
 
 
+def test_a_sparse_latent_cache_may_have_8_bits() -> None:
+    """4 layers × (576 + 132) bytes × 4,000,000 tokens: 10.55 GiB; in 16 bits they would be 19.13, and a T4 has 13.4."""
+    config = {
+        **{"model_type": "deepseek_v32", "num_hidden_layers": 4, "n_routed_experts": 0, "hidden_size": 64},
+        **{"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 1000, "max_position_embeddings": 4_000_000},
+    }
+    assert space("t4", ModelShape.from_config_json(config)).violations({}) == []
+    (violation,) = space("t4", ModelShape.from_config_json({**config, "num_hidden_layers": 6})).violations({})
+    assert "KV cache of one sequence 15.83" in violation.message
+
+
+@pytest.mark.parametrize("flag", ["--language-model-only", "--limit-mm-per-prompt", "--mamba-ssm-cache-dtype"])
+def test_what_a_server_may_leave_out_does_not_count(flag: str) -> None:
+    """Weights of 12.6 GiB beside the decoder leave no room on a T4."""
+    modal = dataclasses.replace(QWEN, beside=6_750_000_000)
+    (violation,) = space("t4", modal).violations({})
+    assert "weights 13.49" in violation.message
+    assert space("t4", modal, flag, "x").violations({}) == []
+
+
 def test_there_is_no_estimate_without_the_facts() -> None:
     long = dataclasses.replace(QWEN, max_position_embeddings=2_000_000)
     assert load_space("vllm").resolve(Context(hardware_named("t4"))).violations({}) == []

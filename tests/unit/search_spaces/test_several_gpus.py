@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, load_space
-from search_spaces.memory import memory_need
+from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, known_models, load_space
+from search_spaces.memory import MemoryNeed, memory_need
 from search_spaces.render import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size, wrong_size
 from tests.contracts.space_contract import QWEN
 
@@ -177,3 +177,37 @@ def test_a_model_that_one_gpu_cannot_hold_fits_two() -> None:
     resolved = space(2, large)
     assert len(resolved.violations({"gpu_memory_utilization": 0.92})) == 1
     assert resolved.violations({"gpu_memory_utilization": 0.92, "tensor_parallel_size": 2}) == []
+
+
+def need(model: ModelShape, **parallel: int) -> MemoryNeed:
+    return memory_need(
+        model,
+        kv_bits=16,
+        max_model_len=100_000,
+        max_num_batched_tokens=8,
+        max_num_seqs=8,
+        captured_sizes=0,
+        **parallel,
+    )
+
+
+def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
+    """61 layers × 576 numbers × 2 bytes × 100,000 tokens; pipeline stages divide the layers."""
+    deepseek = known_models()["deepseek-ai/DeepSeek-V3"]
+    assert need(deepseek).kv_cache == need(deepseek, tensor=8).kv_cache == 7_027_200_000
+    assert need(deepseek, pipeline=2).kv_cache == 3_513_600_000
+
+
+def test_key_value_heads_are_copied_where_there_are_too_few() -> None:
+    """2 × 28 layers × 4 heads × 128 numbers × 2 bytes × 100,000 tokens: 4 GPUs hold a head each, and so do 8."""
+    qwen = known_models()["Qwen/Qwen2.5-7B-Instruct"]
+    assert need(qwen).kv_cache == 5_734_400_000
+    assert need(qwen, tensor=4).kv_cache == need(qwen, tensor=8).kv_cache == 1_433_600_000
+
+
+def test_data_parallelism_divides_experts_alone() -> None:
+    """48 layers × 128 experts × 3 × 2,048 × 768 weights of 2 bytes are 57,982,058,496 bytes."""
+    moe, dense = known_models()["Qwen/Qwen3-30B-A3B"], known_models()["Qwen/Qwen2.5-7B-Instruct"]
+    assert need(moe).weights - need(moe, data=2).weights == 57_982_058_496 // 2
+    assert need(moe, tensor=2, data=2).weights == need(moe, data=2).weights // 2
+    assert need(dense, data=2).weights == need(dense).weights

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 from tuner.settings.study import StudySettings
-from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models
+from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models, find_model
 
 
 def folder(path: Path, config: dict[str, Any]) -> str:
@@ -61,3 +61,19 @@ def test_checkpoints_have_a_shape_if_their_config_is_here(tmp_path: Path) -> Non
         "draft_model": "a/draft",
         "draft_kind": "model",
     }
+
+
+def test_a_known_model_that_is_not_downloaded_has_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.study.specification.find_model._check_hub", lambda field, name: None)
+    _, shape = find_model("Qwen/Qwen3-30B-A3B", None)
+    assert shape is not None
+    assert shape.experts == 128
+    assert find_model("a/model", None)[1] is None
+    fp8 = checkpoint_shapes({"modelopt": "nvidia/Llama-3.1-70B-Instruct-FP8"})["modelopt"]
+    assert fp8.weight_bits == 8
+
+
+def test_a_folder_s_own_config_comes_first(tmp_path: Path) -> None:
+    shape = find_model(folder(tmp_path / "model", {**CONFIG_7B, "num_hidden_layers": 4}), None)[1]
+    assert shape is not None
+    assert shape.layers == 4

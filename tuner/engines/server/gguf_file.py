@@ -67,10 +67,14 @@ class GgufHeader:
 
     @property
     def shape(self) -> ModelShape | None:
-        """The model's shape; None if the file lacks a part of it, or its layers differ."""
+        """The model's shape; None if the file lacks a part of it, or its layers differ.
+
+        Of a mixture of experts it has their number; its layers are not read.
+        """
         heads, hidden = self._own("attention.head_count"), self._own("embedding_length")
         layers, context = self._own("block_count"), self._own("context_length")
-        inner = self._own("feed_forward_length")
+        inner = self._own("feed_forward_length") or self._own("expert_feed_forward_length")
+        experts = self._own("expert_count") or 0
         kv_heads = self._own("attention.head_count_kv") or heads
         if not (heads and hidden and layers and context and inner and kv_heads and self.vocabulary):
             return None
@@ -87,6 +91,8 @@ class GgufHeader:
             tied=False,
             dtype=_DTYPES.get(stored or "", "float16"),
             quantization=None if stored in _PLAIN else stored or "gguf",
+            experts=experts,
+            decoder=() if experts > 1 else None,
         )
 
     def _own(self, key: str) -> int | None:

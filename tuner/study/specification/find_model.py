@@ -51,7 +51,7 @@ def model_of(given: StudySettings, default: str, engine: str, *, simulated: bool
 
 
 def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
-    """Return the model and, if its config.json is on this machine, its shape.
+    """Return the model and its shape, if its config.json is on this machine or it is a known model.
 
     Args:
         name: a folder, or a name on the Hugging Face hub.
@@ -61,7 +61,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
         SettingError: when the folder has no config.json, or the hub has no such model.
     """
     place, config = _locate("model", name)
-    return ModelRef(place, absolute_path(tokenizer or place), place), _shape(config)
+    return ModelRef(place, absolute_path(tokenizer or place), place), _shape(config) or known_model(name)
 
 
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
@@ -194,8 +194,8 @@ def facts_of_models(given: StudySettings) -> dict[str, Any]:
 
 
 def checkpoint_shapes(checkpoints: Mapping[str, str]) -> dict[str, ModelShape]:
-    """Return the shape of the checkpoint of each quantization method, as far as its config.json is on this machine."""
-    shapes = {method: _shape(_config_of(name)) for method, name in checkpoints.items()}
+    """Return the shape of the checkpoint of each quantization method, as far as `find_model` knows it."""
+    shapes = {method: _shape(_config_of(name)) or known_model(name) for method, name in checkpoints.items()}
     return {method: shape for method, shape in shapes.items() if shape is not None}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces import ModelShape
 from tests.gguf_model import MadeModel, write_model
-from tuner.engines.server.gguf_file import GgufError, read_header
+from tuner.engines.server.gguf_file import GgufError, GgufHeader, read_header
 
 
 def test_the_header_has_the_shape_of_the_model(gguf: Path) -> None:
@@ -32,6 +32,15 @@ def test_a_model_without_a_length_has_no_shape(gguf: Path, tmp_path: Path) -> No
     file = tmp_path / "model.gguf"
     file.write_bytes(gguf.read_bytes().replace(b"llama.context_length", b"llama.context_lengzh"))
     assert read_header(file).shape is None
+
+
+def test_a_mixture_of_experts_has_their_number() -> None:
+    own = {"attention.head_count": 32, "attention.head_count_kv": 4, "embedding_length": 2048, "block_count": 48}
+    own |= {"context_length": 40960, "expert_count": 128, "expert_feed_forward_length": 768}
+    values = {f"qwen3moe.{key}": value for key, value in own.items()}
+    shape = GgufHeader({"general.architecture": "qwen3moe", "tokenizer.ggml.tokens": 151_936, **values}).shape
+    assert shape is not None
+    assert (shape.experts, shape.intermediate, shape.kv_heads, shape.groups) == (128, 768, 4, ())
 
 
 def pairs(count: int, content: bytes = b"", version: int = 3) -> bytes:

@@ -1,0 +1,157 @@
+"""The bits of each part of a quantized checkpoint, scales included, and the bytes that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from search_spaces import ModelShape, known_models
+from search_spaces.catalogue.models import PartBits
+from tests.unit.search_spaces.test_memory import CONFIG_7B
+
+DENSE = {**CONFIG_7B, "model_type": "qwen2"}
+MOE = {
+    **{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32},
+    **{"num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
+    **{"moe_intermediate_size": 768, "max_position_embeddings": 40960, "shared_expert_intermediate_size": 768},
+}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+
+
+def bits(quantization: dict[str, Any], config: dict[str, Any] = MOE) -> PartBits:
+    shape = ModelShape.from_config_json({**config, "quantization_config": quantization})
+    assert shape.unread is None
+    assert shape.bits is not None
+    return shape.bits
+
+
+def weights(number: int, kind: str, group: int | None = None) -> dict[str, Any]:
+    return {"num_bits": number, "type": kind, "group_size": group}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        # a scale of 16 bits and a zero point of 4 for 128 weights: 4 + 20 / 128
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 4.15625),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 4.125),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1, "sym": True}, 8),
+        ({"quant_method": "auto-round", "bits": 2, "group_size": 64, "sym": False}, 2 + 18 / 64),
+        (FP8, 8 + 32 / 128**2),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, 8),
+        (NVFP4, 4.5),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 8),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            4 + 8 / 64 + 32 / 16384,
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "int", 128)}}},
+            4.125,
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "float", 16)}}}, 4.5),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(8, "float")}}}, 8),
+        ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, 8),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 128}}},
+            },
+            4.25,
+        ),
+        (
+            {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}},
+            4.25,
+        ),
+    ],
+)
+def test_bits_include_scales(quantization: dict[str, Any], expected: float) -> None:
+    found = bits(quantization, DENSE)
+    assert (found.attention, found.mlp) == pytest.approx((expected, expected))
+
+
+def test_mxfp4_leaves_all_but_the_experts_at_16_bits() -> None:
+    assert bits({"quant_method": "mxfp4"}) == PartBits(16, 16, 16, 16, 4.25)
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (["model.layers.*.self_attn", "lm_head"], PartBits(16, 4.5, 4.5, 4.5, 4.5)),
+        (["*self_attn*"], PartBits(16, 4.5, 4.5, 4.5, 4.5)),
+        (["re:.*self_attn.*", "re:.*mlp.gate$"], PartBits(16, 4.5, 4.5, 4.5, 4.5)),
+        ([f"model.layers.{layer}.self_attn" for layer in range(48)], PartBits(16, 4.5, 4.5, 4.5, 4.5)),
+        # half of the layers: (16 + 4.5) / 2
+        (
+            [f"model.language_model.layers.{layer}.self_attn*" for layer in range(24)],
+            PartBits(10.25, 4.5, 4.5, 4.5, 4.5),
+        ),
+        (["*.mlp.shared_expert.*"], PartBits(4.5, 4.5, 4.5, 16, 4.5)),
+        ([f"model.layers.{layer}*" for layer in (1, 2)], None),
+        (["model.layers.0.mlp.gate", "visual", "mtp.layers.0.mlp", "lm_head"], PartBits(4.5, 4.5, 4.5, 4.5, 4.5)),
+    ],
+)
+def test_modules_that_stay_at_16_bits(kept: list[str], expected: PartBits | None) -> None:
+    for key in ("exclude_modules", "ignore", "modules_to_not_convert"):
+        found = bits({**NVFP4, key: kept})
+        if expected is None:  # layers 1, 2, 10 … 19 and 20 … 29: 22 of 48
+            assert found.experts == pytest.approx((22 * 16 + 26 * 4.5) / 48)
+        else:
+            assert found == expected
+
+
+def test_groups_of_modules_with_formats_of_their_own() -> None:
+    groups = {
+        "a": {"targets": ["re:.*experts.*"], "weights": weights(4, "float", 16)},
+        "b": {"targets": ["Linear"], "weights": weights(8, "float")},
+    }
+    found = bits({"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]})
+    assert (found.attention, found.experts) == (8, 4.5)
+
+
+def test_mixed_precision_names_each_module() -> None:
+    layers = {f"model.layers.{layer}.mlp.experts": {"quant_algo": "NVFP4"} for layer in range(48)}
+    layers |= {
+        f"model.layers.{layer}.self_attn.{name}_proj": {"quant_algo": "FP8"} for layer in range(48) for name in "qkvo"
+    }
+    found = bits({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    assert (found.attention, found.shared, found.experts) == (8, 16, 4.5)
+
+
+def test_bits_of_single_modules() -> None:
+    dynamic = {"-:.*self_attn.*": {}, "+:.*down_proj.*": {"bits": 8}}
+    found = bits({"quant_method": "gptq", "bits": 4, "dynamic": dynamic}, DENSE)
+    assert (found.attention, found.mlp) == pytest.approx((16, (4 + 4 + 8) / 3))
+
+
+@pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:" + ".*a" * 9, "re:(x|y)*z"])
+def test_a_pattern_without_a_bound_on_its_time_is_not_read(pattern: str) -> None:
+    shape = ModelShape.from_config_json({**MOE, "quantization_config": {**NVFP4, "ignore": [pattern]}})
+    assert shape.unread is not None
+    assert shape.unread.key.startswith("ignore re:")
+    assert not shape.has_known_weights
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [
+        # 6.476 billion weights in layers × 4.15625 bits, and 2 × 131 million in 16
+        ("TheBloke/Llama-2-7B-AWQ", 3.62),
+        # 19.110 billion weights of experts × 4.25 bits, and 1.798 billion in 16
+        ("openai/gpt-oss-20b", (19.110 * 4.25 / 16 + 1.798) * 2 / 1.073741824),
+        # 70.554 billion weights, of which 2.101 billion in 16 bits
+        ("nvidia/Llama-3.1-70B-Instruct-FP8", (68.453 + 2 * 2.101) / 1.073741824),
+    ],
+)
+def test_resident_bytes(name: str, gib: float) -> None:
+    assert known_models()[name].weight_bytes() / 2**30 == pytest.approx(gib, rel=0.002)
+
+
+def test_a_quantized_checkpoint_s_embeddings_stay_at_16_bits() -> None:
+    shape = ModelShape.from_config_json({**DENSE, "quantization_config": NVFP4})
+    rest = 2 * 152_064 * 3584 + 57 * 3584
+    assert shape.weight_bytes() == (6_525_288_448 * 45 // 10) // 8 + 2 * rest
+    assert shape.expert_bytes() == 0
