@@ -224,8 +224,8 @@ class AttentionTime:
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         kernels = attention_kernels(config.backend, card)
         share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
-        if kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2:
-            share *= parameters.flash_attn_3_fp8_factor
+        is_fp8 = kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2
+        narrow = parameters.flash_attn_3_fp8_factor if is_fp8 else 1.0
         arithmetic = card.tflops["float16"] * _TERA
         comparing = arithmetic * parameters.attention_arithmetic_share
         comparing *= parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
@@ -250,7 +250,7 @@ class AttentionTime:
                 self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
-                read *= scaling / (bandwidth * share)
+                read *= scaling / (bandwidth * share * narrow)
                 self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower, tile)
 
     def _add(self, window: int | None, reading: float, comparing: float, tile: float = 0.0) -> None:
