@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -105,12 +105,16 @@ def _pair(group: Mapping[str, Any], runs: list[Mapping[str, Any]], predicted: li
     before, after = predicted
     if isinstance(before, str) or isinstance(after, str):
         return Pair(*common, None, lacking=before if isinstance(before, str) else str(after))
-    ratios: dict[str, tuple[float, float] | None] = {}
-    for name in ("ttft", "tpot"):
-        known = all(each.get(name) for each in (*runs, *predicted))
-        ratios[name] = (runs[1][name] / runs[0][name], after[name] / before[name]) if known else None
     ratio = after["throughput"] / before["throughput"] if before["throughput"] else NOT_STARTED
-    return Pair(*common, ratio, **ratios)
+    ttft, tpot = (_ratios([*runs, before, after], name) for name in ("ttft", "tpot"))
+    return Pair(*common, ratio, ttft, tpot)
+
+
+def _ratios(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float] | None:
+    """Return the published and the predicted ratio of a latency; None if one of the four values is absent."""
+    values = [each.get(name) for each in metrics]
+    first, second, third, fourth = (value or 0.0 for value in values)
+    return (second / first, fourth / third) if all(values) else None
 
 
 def _predicted(
