@@ -67,7 +67,7 @@ START = {
     "head_scale_factor": 2.2,
     "bandwidth_share": 0.77,
     "flash_attn_3_bandwidth_share": 0.78,
-    "flash_attn_2_bandwidth_share": 0.38,
+    "l4:flash_attn_2_bandwidth_share": 0.38,
     "triton_attn_bandwidth_share": 0.29,
     "flashinfer_bandwidth_share": 0.7,
     "awq_arithmetic_share": 0.18,

@@ -87,7 +87,7 @@ def predict(row: Mapping[str, Any]) -> tuple[float, float]:
     site = Platform(card, parameters_of(card.key), version, SIMULATED_PACKAGES, row["gpus"])
     arguments = ("--tensor-parallel-size", str(row["gpus"]), *row.get("args", ()))
     server = build_server(site, arguments, {}, shape_of(row["model"]))
-    lengths = _equal(row) if "latency_s" in row else _drawn(row)
+    lengths = _equal(row) if "latency_s" in row else drawn_lengths(row["input"], row["output"], row["batch"])
     requests = [SimulatedRequest(Prompt(index, *each), "", None, None) for index, each in enumerate(lengths)]
     run = server.run(SimulatedClient(requests, len(requests), None, None, 0.0), 0, noise=False)
     seconds = max(request.end_s or 0.0 for request in run.requests)
@@ -100,11 +100,16 @@ def _equal(row: Mapping[str, Any]) -> list[tuple[int, int]]:
     return [(row["input"], row["output"])] * row["batch"]
 
 
-def _drawn(row: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return lengths of prompts and answers: quantiles of exponential distributions, each in an order of its own."""
-    count, order = row["batch"], random.Random(0)
+def drawn_lengths(prompt: float, answer: float, count: int) -> list[tuple[int, int]]:
+    """Return lengths of prompts and answers: quantiles of exponential distributions, each in an order of its own.
+
+    Args:
+        prompt, answer: mean lengths in tokens.
+        count: number of requests.
+    """
+    order = random.Random(0)
     columns = []
-    for mean in (row["input"], row["output"]):
+    for mean in (prompt, answer):
         lengths = [-mean * math.log(1 - (place + 0.5) / count) for place in range(count)]
         column = [min(LONGEST, max(4, round(length))) for length in lengths]
         order.shuffle(column)

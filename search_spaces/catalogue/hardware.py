@@ -113,8 +113,9 @@ def known_hardware() -> dict[str, HardwareProfile]:
 def hardware_named(name: str) -> HardwareProfile:
     """Return the known device with a key (`t4`), a product name (`Tesla T4`) or a driver's name.
 
-    A driver's name matches a key that it contains as a word: `NVIDIA A100-PCIE-40GB` gives `a100`. Values that differ
-    between such models, such as memory, should then come from the driver.
+    A driver's name matches a key that it contains as a word or as words in a row: `NVIDIA A100-PCIE-40GB` gives `a100`,
+    `NVIDIA GeForce RTX 4090` gives `rtx4090`. Values that differ between such models, such as memory, should then come
+    from the driver.
 
     Raises:
         SpaceError: if no known device matches; the message lists the keys.
@@ -125,9 +126,9 @@ def hardware_named(name: str) -> HardwareProfile:
         if lower_name in (key, profile.name.lower()):
             return profile
     words = re.split(r"[^a-z0-9]+", lower_name)
-    compact = "".join(words)
+    spans = {"".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, len(words) + 1)}
     for key, profile in profiles.items():
-        if key in words or (key == "rtx6000ada" and "rtx6000ada" in compact):
+        if key in spans:
             return profile
     raise SpaceError(f"no known hardware is called {name!r}; known: {', '.join(profiles)}")
 

@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.simulator.calibrate import error_bands_of
 from benchmarks.simulator.left_out import agreement
+from benchmarks.simulator.public_pairs import Pair, shares, sign
+from benchmarks.simulator.public_pairs import compare as compare_pairs
 from benchmarks.simulator.rows import h200, predict
 from benchmarks.simulator.several_gpus import Compared, compare
 from benchmarks.simulator.studies import flags_of, recorded_studies, study_rows
@@ -122,3 +124,34 @@ def test_communication_grows_with_the_gpus(compared: list[Compared]) -> None:
     shares = [each.communication for each in compared if each.run["source"] == "i16300" and each.run["batch"] == 16]
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] < 0.5
+
+
+def test_an_effect_within_two_percent_is_flat() -> None:
+    assert [sign(ratio) for ratio in (0.0, 0.979, 0.981, 1.019, 1.021)] == [-1, -1, 0, 0, 1]
+
+
+def test_a_pair_that_is_not_predicted_counts_as_neither_right_nor_wrong() -> None:
+    pairs = [
+        Pair("a", "right", False, 1.3, 1.1),
+        Pair("a", "flat for slower", False, 0.9, 1.0),
+        Pair("b", "does not start", False, 1.2, 0.0),
+        Pair("b", "unknown", True, 1.2, None, lacking="a reason"),
+    ]
+    assert [pair.is_right for pair in pairs] == [True, False, False, None]
+    by_kind = {"a": (1, 2, 2), "b": (0, 1, 2)}
+    assert shares(pairs) == {**by_kind, "listed": (1, 3, 3), "beside": (0, 0, 1), "all": (1, 3, 4)}
+
+
+def test_a_published_time_counts_by_its_inverse_and_a_group_without_facts_is_not_predicted() -> None:
+    pairs = {pair.id: pair for pair in compare_pairs(kind="tuned kernel files")}
+    tuned = pairs["vllm2979/tuned/q1"]  # 11.6 ms for each token in place of 23.3 ms
+    assert tuned.published == pytest.approx(23.3 / 11.6)
+    assert (tuned.predicted, tuned.is_right) == (None, None)
+    assert tuned.lacking is not None
+
+
+def test_awq_helps_a_small_card_and_block_fp8_hurts_an_a100() -> None:
+    predicted = {pair.id: sign(pair.predicted or 0.0) for pair in compare_pairs(0.5, "weights by card")}
+    assert predicted["gs-quant/RTX 4090 24GB/AWQ-Marlin"] == 1
+    assert predicted["gs-quant/A100 80GB/GPTQ-Int8"] == -1
+    assert predicted["gs-14b/A100/FP8"] == -1

@@ -243,8 +243,11 @@ def test_the_class_says_whether_the_head_is_tied() -> None:
     assert not ModelShape.from_config_json({**SMALL, "model_type": "cohere"}).tied
 
 
+KNOWN = "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, cpu"
+
+
 def test_the_known_devices() -> None:
-    assert list(known_hardware()) == ["t4", "l4", "rtx6000ada", "a10g", "a100", "l40s", "h100", "h200", "cpu"]
+    assert ", ".join(known_hardware()) == KNOWN
     assert known_hardware()["t4"].compute_capability == (7, 5)
     assert known_hardware()["cpu"].memory_gib is None
 
@@ -261,6 +264,11 @@ def test_the_known_devices() -> None:
         ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
         ("RTX 6000 Ada", "rtx6000ada"),
         ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
+        ("NVIDIA A800 80GB PCIe", "a800"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
         ("cpu", "cpu"),
     ],
 )
@@ -268,9 +276,9 @@ def test_names(name: str, key: str) -> None:
     assert hardware_named(name).key == key
 
 
-@pytest.mark.parametrize("name", ["B300", "L40", "", "A10"])
+@pytest.mark.parametrize("name", ["B300", "L40", "", "A30", "NVIDIA GeForce RTX 4080"])
 def test_an_unknown_name_is_an_error_with_a_list(name: str) -> None:
-    with pytest.raises(SpaceError, match="known: t4, l4, rtx6000ada, a10g, a100, l40s, h100, h200, cpu"):
+    with pytest.raises(SpaceError, match=f"known: {KNOWN}"):
         hardware_named(name)
 
 
@@ -330,7 +338,7 @@ def test_an_unknown_model_has_no_shape() -> None:
 A_GPU = {
     "t4": 0.526,
     "l4": 0.8048,
-    "rtx6000ada": None,
+    **dict.fromkeys(("rtx6000ada", "rtx4090", "rtx5090", "rtxpro6000", "a10", "a800", "h20")),
     "a10g": 1.006,
     "a100": 27.44705 / 8,
     "l40s": 1.861,

@@ -36,12 +36,16 @@ class Parameters:
     block_arithmetic_factor: float
     block_bandwidth_factor: float
     marlin_arithmetic_factor: float
+    marlin_8_bit_factor: float
+    marlin_hopper_factor: float
     awq_arithmetic_share: float
     gemm_arithmetic_share: float
     attention_arithmetic_share: float
     triton_arithmetic_factor: float
     flash_attn_3_bandwidth_share: float
+    flash_attn_3_fp8_factor: float
     flash_attn_2_bandwidth_share: float
+    flash_attn_2_tile_tokens: float
     flashinfer_bandwidth_share: float
     triton_attn_bandwidth_share: float
     flex_attention_bandwidth_share: float

@@ -218,7 +218,7 @@ def _can_serve(
         return backend == "TRITON_ATTN"
     capability, is_quantized = _capability(card), _KV_ELEMENT_BYTES[kv_dtype] < 2.0
     if backend == "FLASH_ATTN":
-        return capability >= (90 if is_quantized else 80)
+        return is_hopper(card) or (capability >= 80 and not is_quantized)
     if backend == "FLASHINFER":
         return "flashinfer" in packages and capability >= (75 if version < (0, 25) else 80)
     return backend == "TRITON_ATTN" or not is_quantized
@@ -236,7 +236,21 @@ def attention_kernels(backend: str, card: HardwareProfile) -> str:
     """Return the name of an attention backend's kernels; `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere."""
     if backend != "FLASH_ATTN":
         return backend
-    return "FLASH_ATTN_3" if _capability(card) >= 90 else "FLASH_ATTN_2"
+    return "FLASH_ATTN_3" if is_hopper(card) else "FLASH_ATTN_2"
+
+
+def has_machete(card: HardwareProfile, quantization: str | None, version: tuple[int, ...]) -> bool:
+    """Return whether Machete's kernels replace Marlin's, which vLLM prefers on Hopper.
+
+    AWQ weights have them since pull request 36505, GPTQ and compressed-tensors in every version here.
+    """
+    prepared = ("gptq_marlin", "compressed-tensors", *(("awq_marlin",) if version >= (0, 19) else ()))
+    return is_hopper(card) and quantization in prepared
+
+
+def is_hopper(card: HardwareProfile) -> bool:
+    """Return whether a card has Hopper's matrix instructions and FlashAttention 3."""
+    return 90 <= _capability(card) < 100
 
 
 def _capability(card: HardwareProfile) -> int:

@@ -9,7 +9,8 @@ The parts were measured on H200s with one model (docs/reports/2026-11-22-server-
 
 An API server is one event loop in which all requests in work take turns. This is processor sharing (Kleinrock,
 "Time-shared systems", JACM 1967): of n requests in work, each gets 1/n of the time. A burst of requests therefore
-reaches the engine late and almost at once. Answers are sent at the same time. Several API servers share all work
+reaches the engine late and almost at once, in the order of arrival: one thread tokenizes the prompts, so that a short
+one does not overtake. Answers are sent at the same time. Several API servers share all work
 evenly.
 
     work of a request = request_us + prompt_token_us × prompt tokens (+ connect_us for a new connection)
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Hashable
 
 from tuner.engines.simulator.client import SimulatedRequest
@@ -98,7 +100,8 @@ class FrontEnd:
     """The queue of requests in work, and the time at which clients receive tokens.
 
     Internally, time is measured in attained service: the seconds of work that each request in work has had since the
-    start. A request leaves when the attained service reaches the value at its arrival plus its work.
+    start. A request leaves when the attained service reaches the value at some request's arrival plus that one's work:
+    the times are those of processor sharing, and the requests take them in the order of arrival.
 
     Attributes:
         next_s: when the next request reaches the engine, if no other arrives before; infinity if none is in work.
@@ -110,8 +113,8 @@ class FrontEnd:
         self._connect_work = parameters.connect_us * scale
         self._prompt_token_work = parameters.prompt_token_us * scale
         self._token_work = (parameters.token_us + parameters.chunk_us / config.stream_interval) * scale
-        self._in_work: list[tuple[float, int, SimulatedRequest]] = []
-        self._count = 0
+        self._in_work: list[float] = []
+        self._requests: deque[SimulatedRequest] = deque()
         self._attained = self._now = 0.0
         self._sending_until = 0.0
         self.next_s = math.inf
@@ -127,21 +130,21 @@ class FrontEnd:
         if self._in_work:
             self._attained += (now - self._now) / len(self._in_work)
         self._now = now
-        self._count += 1
         work = self._request_work + self._prompt_token_work * request.prompt.tokens + self._connect_work * connects
-        heapq.heappush(self._in_work, (self._attained + work, self._count, request))
+        heapq.heappush(self._in_work, self._attained + work)
+        self._requests.append(request)
         self._update_next()
 
     def pop(self) -> SimulatedRequest:
         """Return the request that reaches the engine at `next_s`."""
         self._now = self.next_s
-        self._attained, _, request = heapq.heappop(self._in_work)
+        self._attained = heapq.heappop(self._in_work)
         self._update_next()
-        return request
+        return self._requests.popleft()
 
     def _update_next(self) -> None:
         if self._in_work:
-            self.next_s = self._now + max(0.0, self._in_work[0][0] - self._attained) * len(self._in_work)
+            self.next_s = self._now + max(0.0, self._in_work[0] - self._attained) * len(self._in_work)
         else:
             self.next_s = math.inf
 

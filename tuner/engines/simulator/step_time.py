@@ -14,6 +14,8 @@ On the card, kernels run one after another:
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
   a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
+  In a step with prompts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer of
+  reading and comparing.
 - A recurrent layer reads and writes the state of each sequence, and its scan works on each token.
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
 - Sampling: passes over the logits of each sampled token.
@@ -79,7 +81,7 @@ from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, 
 from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import attention_kernels
+from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig
 
@@ -211,6 +213,7 @@ class AttentionTime:
 
     Attributes:
         reading: by window in tokens (None: all), seconds for a token of KV cache that decodes read in these layers.
+        mixed: the same in a step with prompts, where FlashAttention 2 does not put the heads of a group into one tile.
         comparing: by window, seconds for a pair of tokens of prefills.
         state: seconds for a sequence whose state is read and written.
         scan: seconds for a token of prefills in recurrent layers.
@@ -221,6 +224,8 @@ class AttentionTime:
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         kernels = attention_kernels(config.backend, card)
         share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
+        is_fp8 = kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2
+        narrow = parameters.flash_attn_3_fp8_factor if is_fp8 else 1.0
         arithmetic = card.tflops["float16"] * _TERA
         comparing = arithmetic * parameters.attention_arithmetic_share
         comparing *= parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
@@ -228,8 +233,10 @@ class AttentionTime:
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
         self.reading: dict[int | None, float] = {}
+        self.mixed: dict[int | None, float] = {}
         self.comparing: dict[int | None, float] = {}
         self.state = self.scan = 0.0
+        tile = parameters.flash_attn_2_tile_tokens if kernels == "FLASH_ATTN_2" else 0.0
         for group in config.shard.groups:
             mixer = group.mixer
             if isinstance(mixer, Recurrent):
@@ -243,17 +250,18 @@ class AttentionTime:
                 self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
-                read *= scaling / (bandwidth * share)
-                self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower)
+                read *= scaling / (bandwidth * share * narrow)
+                self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower, tile)
 
-    def _add(self, window: int | None, reading: float, comparing: float) -> None:
+    def _add(self, window: int | None, reading: float, comparing: float, tile: float = 0.0) -> None:
+        self.mixed[window] = self.mixed.get(window, 0.0) + max(reading, tile * comparing)
         self.reading[window] = self.reading.get(window, 0.0) + reading
         self.comparing[window] = self.comparing.get(window, 0.0) + comparing
 
     def seconds(self, step: Step) -> float:
         """Return the seconds of a step."""
         total = 0.0
-        for window, reading in self.reading.items():
+        for window, reading in (self.reading if step.decodes_only else self.mixed).items():
             context: float = step.context
             pairs = step.pairs
             if window is not None:
@@ -366,10 +374,18 @@ class StepTime:
             "plain": parameters.arithmetic_share,
             "native": parameters.arithmetic_share * parameters.native_arithmetic_factor,
             "blocks": parameters.arithmetic_share * parameters.block_arithmetic_factor,
-            "marlin": parameters.arithmetic_share * parameters.marlin_arithmetic_factor,
+            "marlin": parameters.arithmetic_share * self._marlin_factor(parameters),
             "gemm": parameters.awq_arithmetic_share if self._tile > 1 else parameters.gemm_arithmetic_share,
         }[self.weights.kernels]
         return self.config.card.tflops[self.weights.arithmetic] * _TERA * share
+
+    def _marlin_factor(self, parameters: Parameters) -> float:
+        """Return the factor on `arithmetic_share` for kernels that unpack the weights: Marlin's or Machete's."""
+        config = self.config
+        factor = parameters.marlin_arithmetic_factor
+        factor *= parameters.marlin_8_bit_factor if config.weight_bits == 8 else 1.0
+        is_slower = is_hopper(config.card) and not has_machete(config.card, config.quantization, config.version)
+        return factor * (parameters.marlin_hopper_factor if is_slower else 1.0)
 
     def _set_host_times(self, config: ServeConfig, parameters: Parameters) -> None:
         """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""

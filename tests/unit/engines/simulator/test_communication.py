@@ -88,6 +88,9 @@ def test_all_reduces_over_pcie_are_within_35_percent_of_the_published(kib: int, 
 def test_every_known_gpu_has_its_link() -> None:
     links = {key: (card.link, card.link_gbs) for key, card in known_hardware().items() if card.vendor == "nvidia"}
     assert links == {
-        **{"t4": ("pcie", 32), "l4": ("pcie", 64), "rtx6000ada": ("pcie", 64), "a10g": ("pcie", 64)},
-        **{"a100": ("nvlink", 600), "l40s": ("pcie", 64), "h100": ("nvlink", 900), "h200": ("nvlink", 900)},
+        "t4": ("pcie", 32),
+        **dict.fromkeys(("l4", "rtx6000ada", "rtx4090", "a10", "a10g", "l40s"), ("pcie", 64)),
+        **dict.fromkeys(("rtx5090", "rtxpro6000"), ("pcie", 128)),
+        **{"a100": ("nvlink", 600), "a800": ("nvlink", 400)},
+        **dict.fromkeys(("h20", "h100", "h200"), ("nvlink", 900)),
     }

@@ -52,6 +52,14 @@ def test_a_burst_reaches_the_engine_late_and_at_once() -> None:
     assert departures(front) == [(number, 20.0) for number in range(5)]
 
 
+def test_a_short_prompt_of_a_burst_does_not_overtake_a_long_one() -> None:
+    front = front_end()
+    # 4 + 3 s and 4 s of work: both share until each has had 4 s; 3 s of the longer one are left then
+    front.receive(request(0, tokens=300), 0.0, connects=False)
+    front.receive(request(1), 0.0, connects=False)
+    assert departures(front) == [(0, 8.0), (1, 11.0)]
+
+
 def test_a_connection_and_each_prompt_token_take_time() -> None:
     front = front_end()
     front.receive(request(0, tokens=100), 10.0, connects=True)

@@ -109,3 +109,74 @@ def test_flexattention_builds_a_mask_in_every_step() -> None:
     flex = ("--attention-backend", "FLEX_ATTENTION")
     added = seconds(DECODES, *flex, packages=NOTHING) - seconds(DECODES, packages=NOTHING)
     assert added > 0.01
+
+
+MARLIN = replace(
+    parameters_of("h200"),
+    **{"kernel_us": 0.0, "fused_passes": 0.0, "sampling_passes": 0.0, "bandwidth_share": 1e9},
+    **{"marlin_arithmetic_factor": 0.8, "marlin_8_bit_factor": 0.5, "marlin_hopper_factor": 0.25},
+)
+"""Only arithmetic takes time on the card."""
+
+
+def arithmetic_s(card: str, quantization: str, bits: int, version: tuple[int, ...], *arguments: str) -> float:
+    """Return the seconds of the layers' matrices in a step of 2,000 tokens with a quantized checkpoint."""
+    shape = replace(known_models()["Qwen/Qwen2.5-7B-Instruct"], quantization=quantization, weight_bits=bits)
+    made = resolve_serve_config(arguments, {}, shape, hardware_named(card), version, frozenset())
+    time = StepTime(made, MARLIN)
+    time.advance(Step(0, 2000, 0, 0, 0, 0.0, decodes_only=False))
+    return time.seconds["weights"]
+
+
+def plain_s(card: str) -> float:
+    made = config(card=card, model="Qwen/Qwen2.5-7B-Instruct")
+    time = StepTime(made, MARLIN)
+    time.advance(Step(0, 2000, 0, 0, 0, 0.0, decodes_only=False))
+    return time.seconds["weights"]
+
+
+@pytest.mark.parametrize(
+    ("card", "quantization", "bits", "version", "factor"),
+    [
+        ("a100", "awq", 4, (0, 25, 1), 0.8),
+        ("a100", "gptq", 8, (0, 15, 1), 0.8 * 0.5),
+        ("l40s", "awq", 4, (0, 25, 1), 0.8),
+        ("h100", "awq", 4, (0, 15, 1), 0.8 * 0.25),
+        ("h100", "awq", 4, (0, 25, 1), 0.8),
+        ("h100", "gptq", 4, (0, 15, 1), 0.8),
+        ("h100", "gptq", 8, (0, 15, 1), 0.8 * 0.5),
+    ],
+)
+def test_marlin_is_slow_with_8_bit_weights_and_on_hopper_where_machete_does_not_replace_it(
+    card: str, quantization: str, bits: int, version: tuple[int, ...], factor: float
+) -> None:
+    assert plain_s(card) / arithmetic_s(card, quantization, bits, version) == pytest.approx(factor, rel=1e-3)
+
+
+def test_a_card_without_fp8_arithmetic_multiplies_fp8_weights_with_marlin() -> None:
+    fp8_s = arithmetic_s("a100", "fp8", 8, (0, 25, 1), "--quantization", "fp8")
+    assert plain_s("a100") / fp8_s == pytest.approx(0.8 * 0.5, rel=1e-3)
+
+
+def attention_s(card: str, step: Step, *arguments: str) -> float:
+    time = StepTime(config(*arguments, card=card, version=(0, 25, 1)), parameters_of(card))
+    time.advance(step)
+    return time.seconds["attention"]
+
+
+def test_a_decode_beside_a_prompt_fills_a_tile_of_flash_attention_2() -> None:
+    alone, beside = Step(100, 0, 100, 100, 50_000, 0.0), Step(100, 1, 100, 100, 50_000, 0.0, decodes_only=False)
+    parameters, card = parameters_of("a100"), hardware_named("a100")
+    # 24 layers, 2 key-value heads and 14 heads of 64 numbers; 50,000 tokens of context
+    read = 50_000 * 2 * 24 * 2 * 64 * 2 / (2039e9 * parameters.flash_attn_2_bandwidth_share)
+    tiles = 50_000 * 43 * 4 * 14 * 64 * 24 / (card.tflops["float16"] * 1e12 * parameters.attention_arithmetic_share)
+    assert attention_s("a100", alone) == pytest.approx(read)
+    assert attention_s("a100", beside) == pytest.approx(tiles)
+    assert tiles > read
+    assert attention_s("h100", beside) == pytest.approx(attention_s("h100", alone))
+
+
+def test_an_fp8_cache_saves_less_than_half_of_the_time_of_flash_attention_3() -> None:
+    step = Step(100, 0, 100, 100, 50_000, 0.0)
+    both = [attention_s("h100", step, "--kv-cache-dtype", each) for each in ("auto", "fp8")]
+    assert both[1] / both[0] == pytest.approx(0.5 / 0.64)

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces import Context, HardwareProfile, ParameterValue, ResolvedSpace, hardware_named, load_space
+from search_spaces import (
+    Context,
+    HardwareProfile,
+    ParameterValue,
+    ResolvedSpace,
+    hardware_named,
+    known_hardware,
+    load_space,
+)
 from tests.contracts.space_contract import COMMON_FLAGS, QWEN
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.memory import StartFailed
@@ -15,7 +23,7 @@ from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 
-CARDS = ("t4", "l4", "rtx6000ada", "a10g", "a100", "l40s", "h100", "h200")
+CARDS = tuple(key for key, card in known_hardware().items() if card.vendor == "nvidia")
 VERSIONS = ((0, 15, 1), (0, 19, 0), (0, 20, 0), (0, 25, 1), (0, 32, 0))
 PACKAGES = frozenset({"arctic_inference", "flashinfer"})
 LARGE_CARD = replace(hardware_named("h200"), key="large", memory_gib=180.0)
