@@ -17,12 +17,13 @@ Bits of a weight include its scales, b + s / g for a scale of s bits for each g 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.catalogue.model_config import shown
+from search_spaces.catalogue.model_config import shown, whole_number
 
 FULL_BITS = 16
 _FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
@@ -150,7 +151,10 @@ def _experts_only(bits: float) -> Bits:
 
 def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     block = content.get("weight_block_size")
-    scales = 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 0.0
+    given = isinstance(block, list) and len(block) == 2
+    scales = (
+        32 / math.prod(whole_number({"weight_block_size": n}, "weight_block_size") for n in block) if given else 0.0
+    )
     activations = None if content.get("activation_scheme") is None else 8
     return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
 

@@ -217,6 +217,10 @@ def test_a_length_that_vllm_fits_itself_rules_out_nothing(arguments: tuple[str, 
             {"model_type": "nemotron_h", "hybrid_override_pattern": "M" * 10**6},
             "config.json is not valid (1000000 layers in hybrid_override_pattern)",
         ),
+        (
+            {**SMALL, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, float("nan")]}},
+            "config.json is not valid (weight_block_size nan)",
+        ),
         ({**SMALL, "vocab_size": -1}, "config.json is not valid (vocab_size -1)"),
     ],
 )
