@@ -204,6 +204,7 @@ class Experts:
     """MLPs of which a router chooses `chosen` of `count` for each token.
 
     Attributes:
+        chosen: of one GPU's part of the experts, the mean.
         intermediate: of each of them.
         shared: intermediate size of the MLP beside them that every token passes; 0 without.
         matrices: 3 if they are gated.
@@ -211,7 +212,7 @@ class Experts:
     """
 
     count: int
-    chosen: int
+    chosen: float
     intermediate: int
     shared: int = 0
     matrices: int = 3
@@ -243,6 +244,10 @@ class Experts:
     def of_tensor(self, gpus: int) -> Experts:
         """Return one GPU's part under tensor parallelism, which divides each expert."""
         return replace(self, intermediate=-(-self.intermediate // gpus), shared=-(-self.shared // gpus))
+
+    def of_experts(self, gpus: int) -> Experts:
+        """Return one GPU's part under expert parallelism, which divides their number; experts beside them stay."""
+        return replace(self, count=-(-self.count // gpus), chosen=self.chosen / gpus)
 
 
 @dataclass(frozen=True)

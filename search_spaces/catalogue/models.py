@@ -226,9 +226,12 @@ class ModelShape:
         """
         embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
         rest = embeddings + self.hidden * (2 * self.layers + 1) + self.beside
-        given, full = self._bits(bits), max(bits or 0, FULL_BITS)
-        linear = sum(group.count * _layer_bits(group, self.hidden, given, full) for group in self.groups)
-        return int(linear + rest * full) // 8
+        full = max(bits or 0, FULL_BITS)
+        return int(self.matrix_bytes(self._bits(bits), full) + rest * full / 8)
+
+    def matrix_bytes(self, bits: PartBits, full: float = FULL_BITS) -> float:
+        """Return the bytes of the matrices of all layers; routers have `full` bits."""
+        return sum(group.count * _layer_bits(group, self.hidden, bits, full) for group in self.groups) / 8
 
     def expert_bytes(self, bits: float | None = None) -> int:
         """Return the bytes of the experts that routers choose from; `bits` as for `weight_bytes`."""

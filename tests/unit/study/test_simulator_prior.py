@@ -62,7 +62,7 @@ def test_what_the_simulator_does_not_model_is_unknown_and_no_failure() -> None:
     plan = plan_study(StudySettings(space="vllm-extra"), simulated=True)
     prior = simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info)
     assert prior is not None
-    assert prior({"kv_offloading_size": 8}) is None
+    assert prior({"kv_offloading_size": 8, "kv_offloading_backend": "lmcache"}) is None
     assert prior({"activation_kernel": "+silu_and_mul"}) is None
     assert prior({"watermark": 0.02}) == prior({})
 

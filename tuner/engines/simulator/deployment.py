@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from records.trials import FailureKind
+from search_spaces.units import GIB
 from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.limits import uneven_part
 from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import ErrorBands, Parameters, find_error_bands
@@ -121,9 +123,9 @@ class BenchmarkSimulation:
         while (at_s := self._next_event_s()) <= until_s:
             for replica in self._replicas:
                 if replica.front_end.next_s == at_s:
-                    is_idle = not replica.scheduler.busy
+                    is_idle = replica.scheduler.idle
                     self._arrive(replica, replica.front_end.pop(), at_s)
-                    until_s = at_s if is_idle and replica.scheduler.busy else until_s
+                    until_s = at_s if is_idle and not replica.scheduler.idle else until_s
                     break
             else:
                 _, _, kind, request = heapq.heappop(self._events)
@@ -310,11 +312,15 @@ class ConfiguredServer:
         return merged_run(list(client.requests), replicas, self.config.servers_per_gpu)
 
     def _scheduler(self, seed: int, fast_forward: bool) -> Scheduler:
-        config, blocks = self.config, self.budget.blocks
+        config, blocks, host = self.config, self.budget.blocks, None
+        if config.host_cache_gib:
+            block_bytes = config.kv_cache.block_bytes
+            most = int(config.host_cache_gib * GIB / config.parallel.replica_gpus / block_bytes)
+            host = HostCache(most, block_bytes / (self.parameters.offload_gbs * 1e9))
         if config.speculation is None:
-            return Scheduler(config, blocks)
+            return Scheduler(config, blocks, host)
         text = AnswerText(config.speculation, config.temperature, self.parameters, seed)
-        return SpeculativeScheduler(config, blocks, text, fast_forward)
+        return SpeculativeScheduler(config, blocks, text, fast_forward, host)
 
 
 def _noise_factor(seed: int, share: float) -> float:
@@ -323,7 +329,7 @@ def _noise_factor(seed: int, share: float) -> float:
 
 def _require_even_parts(config: ServeConfig) -> None:
     """Fail if the model's MLP or key-value heads cannot be split over the GPUs, as vLLM's workers do."""
-    line = uneven_part(config.model, config.parallel.tensor)
+    line = uneven_part(config.model, config.parallel)
     if line is not None:
         raise StartFailed(line, FailureKind.ENGINE_CRASH)
 

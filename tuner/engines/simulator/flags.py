@@ -23,11 +23,11 @@ from search_spaces.yaml_file import read_yaml
 _FILE = Path(__file__).with_name("flags.yaml")
 _BOOLEAN_FLAGS = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
-    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager"),
+    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager", "enable-expert-parallel"),
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
-    "mamba-cache-mode",
+    *("mamba-cache-mode", "load-format", "kv-offloading-backend"),
 )
 _LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (
@@ -37,6 +37,7 @@ _INTEGER_FLAGS = (
     *("pipeline-parallel-size", "data-parallel-size"),
 )
 _FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb")
+_OPTIONAL_FLOAT_FLAG = "kv-offloading-size"
 _JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
 _FORMS: dict[str, dict[str, Any]] = {
     "switches": {"action": argparse.BooleanOptionalAction},
@@ -77,7 +78,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
     if rest:
         raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {_hint(rest[0])}")
     values = vars(flags)
-    for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS):  # each has a rule of its own in vLLM
+    for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS, _OPTIONAL_FLOAT_FLAG):  # each has a rule of its own in vLLM
         value = values[name.replace("-", "_")]
         if value is not None and value < 0:
             raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
@@ -132,6 +133,7 @@ def _parser() -> _Parser:
         parser.add_argument(f"--{name}", type=_integer)
     for name in _FLOAT_FLAGS:
         parser.add_argument(f"--{name}", type=float)
+    parser.add_argument(f"--{_OPTIONAL_FLOAT_FLAG}", type=lambda text: None if text in _NONE else float(text))
     for name in _JSON_FLAGS:
         parser.add_argument(f"--{name}", type=_json_object)
     parser.add_argument(f"--{_LENGTH_FLAG}", type=_length)

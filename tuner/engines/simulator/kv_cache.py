@@ -21,7 +21,7 @@ Of a sequence of n tokens, a table takes
     recurrent                    1, one for each draft token, and with prefix caching another one in the steps in which
                                  the state at the end of a block is kept for other sequences
 
-Before vLLM 0.32, tokens in flight are the token budget of a step, and from then on that of each step that is planned
+Before vLLM 0.26, tokens in flight are the token budget of a step, and from then on that of each step that is planned
 at once. Of the windows that vLLM calls chunked local attention (Llama 4), this is one block too many.
 """
 
@@ -36,12 +36,17 @@ from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
 from tuner.engines.simulator.block_pool import PageRule
 from tuner.engines.simulator.precision import ConfigRefused
 
+_ALL_TABLES = (0, 21)
+"""The version from which vLLM counts all tables in what it logs and requires (its issue 43308)."""
+_CACHED_STATES = (0, 27)
+"""The version from which vLLM caches prefixes of recurrent models by default (its pull request 50991)."""
 _KERNEL_BLOCK = 16
 _LATENT_KERNEL_BLOCK = 64
 _LATENT_KERNEL_BLOCK_FROM_0_32 = 128
 """Tokens of a block are a multiple of these in a model with recurrent layers, by its kind of attention."""
-_STATE_CHUNK = 256
-"""Tokens of a chunk in Mamba's kernels, to a multiple of which blocks are rounded if each of them keeps a state."""
+_STATE_CHUNK = 128
+"""Tokens of a chunk in Mamba's kernels, to a multiple of which blocks are rounded if each of them keeps a state; those
+of Nemotron, where other models have 256."""
 _STATE_BYTES = 2
 _CONVOLVED_TOKENS = 3
 """Tokens that a short convolution keeps of a sequence; each draft token adds one."""
@@ -49,8 +54,6 @@ _HEAD_SCALE_BYTES = 8
 """Bytes of the two scales of a token and head in a KV cache with scales for each."""
 _SPARSE_FP8_BYTES = 656
 """Bytes of a token in a layer of sparse latent attention with an FP8 cache: 512 numbers, 4 scales, 64 16-bit ones."""
-_INDEX_SCALED = 128
-"""Numbers of a token in the cache of an indexer that share a scale of 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,8 @@ class KvCache:
         return sum(table.count * table.most_blocks(tokens, self.in_flight) for table in self.tables)
 
     def needed_blocks(self, tokens: int) -> int:
-        """Return the blocks that vLLM requires for a request of so many tokens to start; before 0.25, of one table."""
-        if self.version < (0, 25):
+        """Return the blocks that vLLM requires for a request of so many tokens to start; before 0.21, of one table."""
+        if self.version < _ALL_TABLES:
             return self.tables[0].most_blocks(tokens, self.in_flight)
         return self.most_blocks(tokens)
 
@@ -147,9 +150,9 @@ class KvCache:
     def tokens(self, blocks: int, max_model_len: int) -> int:
         """Return the tokens that vLLM logs as the size of the KV cache.
 
-        These are blocks / blocks of the longest request × its tokens; before 0.25, blocks / tables × tokens of a block.
+        These are blocks / blocks of the longest request × its tokens; before 0.21, blocks / tables × tokens of a block.
         """
-        if self.version < (0, 25):
+        if self.version < _ALL_TABLES:
             sizes = [table.block_size for table in self.tables if table.states is None or table.grows]
             return blocks // sum(table.count for table in self.tables) * min(sizes, default=max_model_len)
         return blocks * max_model_len // self.most_blocks(max_model_len)
@@ -232,10 +235,9 @@ def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: Cache
     size = mixer.cached * form.element_bytes
     if isinstance(mixer, Attention):
         return [_Kind(size + (mixer.kv_heads * _HEAD_SCALE_BYTES if form.head_scales else 0), mixer.window)]
-    if not mixer.indexed:
-        return [_Kind(size, is_latent=True)]
-    indexed = mixer.indexed + 4 * -(-mixer.indexed // _INDEX_SCALED)
-    return [_Kind(_SPARSE_FP8_BYTES if form.element_bytes == 1 else size, is_latent=True), _Kind(indexed)]
+    is_sparse_fp8 = mixer.top is not None and form.element_bytes == 1
+    latent = _Kind(_SPARSE_FP8_BYTES if is_sparse_fp8 else size, is_latent=not mixer.per_head)
+    return [latent, _Kind(mixer.index_bytes)] if mixer.indexed else [latent]
 
 
 def _without_windows(layers: dict[_Kind, int]) -> dict[_Kind, int]:
@@ -306,18 +308,18 @@ def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat) -> Bloc
 def caches_prefixes(given: bool | None, model: ModelShape, version: tuple[int, ...]) -> bool:
     """Return whether prefixes are cached, for `--enable-prefix-caching`.
 
-    By default they are, but before vLLM 0.32 not of a model with recurrent layers, and never of one without attention.
+    By default they are, but before vLLM 0.27 not of a model with recurrent layers, and never of one without attention.
     """
     if given is not None or not model.has_recurrent_layers:
         return given is not False
     has_attention = any(isinstance(group.mixer, Attention | LatentAttention) for group in model.groups)
-    return version >= (0, 32) and has_attention
+    return version >= _CACHED_STATES and has_attention
 
 
 def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int, ...]) -> bool:
     """Return whether Mamba's layers keep the state at the end of each block, for `--mamba-cache-mode`.
 
-    Before vLLM 0.32 they do by default if prefixes are cached. `none` counts as no value then.
+    Before vLLM 0.27 they do by default if prefixes are cached. `none` counts as no value then.
 
     Raises:
         ConfigRefused: for a mode that vLLM does not know.
@@ -326,4 +328,4 @@ def keeps_every_state(mode: str | None, prefix_caching: bool, version: tuple[int
     if mode is not None and mode not in modes:
         choices = ", ".join(f"'{each}'" for each in modes)
         raise ConfigRefused(f"argument --mamba-cache-mode: invalid choice: '{mode}' (choose from {choices})")
-    return prefix_caching and mode != "align" and version < (0, 32)
+    return prefix_caching and mode != "align" and (mode == "all" or version < _CACHED_STATES)

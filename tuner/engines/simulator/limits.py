@@ -5,7 +5,10 @@ key-value heads, intermediate size f, vocabulary V and L layers, the most loaded
 `model_executor/layers` and `distributed/utils.py`):
 
     n / t heads,  max(1, k / t) key-value heads,  f / t of the MLP,  V / t of the embedding and of the head
-    L / p layers, rounded up; norms are whole on every GPU
+    L / p layers of each kind, rounded up; norms are whole on every GPU
+
+With data parallelism d, each copy has its own queue and KV cache, and the experts of all copies are one set: t d GPUs
+divide each expert, or with expert parallelism their number.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape
+from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp
 from tuner.engines.simulator.flags import vllm_default
 from tuner.engines.simulator.precision import ConfigRefused
 
@@ -140,11 +144,13 @@ class Parallelism:
         tensor: GPUs that share each layer.
         pipeline: groups of layers, each on its own GPUs.
         data: copies of the whole model, each with its own queue and KV cache.
+        whole_experts: whether each GPU has whole experts (expert parallelism), not a part of each.
     """
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
+    whole_experts: bool = False
 
     @property
     def replica_gpus(self) -> int:
@@ -178,7 +184,7 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
         raise ParallelismRefused(
             f"pipeline_parallel_size ({pipeline}) is larger than the number of layers ({model.layers}); lower it"
         )
-    parallel = Parallelism(tensor, pipeline, data)
+    parallel = Parallelism(tensor, pipeline, data, bool(flags["enable_expert_parallel"]) and tensor * data > 1)
     if parallel.replica_gpus > gpus:
         raise TooFewGpus(
             f"World size ({parallel.replica_gpus}) is larger than the number of available GPUs ({gpus}) in this node",
@@ -201,7 +207,7 @@ def _degree(name: str, value: int | None) -> int:
 
 def shard_of(model: ModelShape, parallel: Parallelism) -> ModelShape:
     """Return the shape of the most loaded GPU's part of a model; the model itself on one GPU."""
-    if parallel.replica_gpus == 1:
+    if parallel.replica_gpus == 1 and (parallel.data == 1 or not model.is_mixture_of_experts):
         return model
     tensor = parallel.tensor
     padded = -(-model.vocab // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
@@ -212,15 +218,35 @@ def shard_of(model: ModelShape, parallel: Parallelism) -> ModelShape:
         heads=model.heads // tensor,
         kv_heads=max(1, model.kv_heads // tensor),
         vocab=-(-padded // tensor) if tensor > 1 else model.vocab,
+        decoder=tuple(_part_of(group, parallel) for group in model.groups),
         # the first group of layers has the embedding and the last one the head, so that no GPU has both
         tied=model.tied or parallel.pipeline > 1,
     )
 
 
-def uneven_part(model: ModelShape, tensor: int) -> str | None:
+def _part_of(group: LayerGroup, parallel: Parallelism) -> LayerGroup:
+    """Return one GPU's part of equal layers."""
+    part = group.of_tensor(parallel.tensor)
+    mlp = part.mlp
+    if isinstance(group.mlp, Experts) and isinstance(mlp, Experts):
+        gpus = parallel.tensor * parallel.data
+        routed = group.mlp.of_experts(gpus) if parallel.whole_experts else group.mlp.of_tensor(gpus)
+        mlp = replace(routed, shared=mlp.shared)
+    return LayerGroup(-(-group.count // parallel.pipeline), part.mixer, mlp)
+
+
+def uneven_part(model: ModelShape, parallel: Parallelism) -> str | None:
     """Return the line with which vLLM's workers end if a part of the model cannot be split evenly; None if all can."""
-    if model.intermediate % tensor:
-        return f"AssertionError: {model.intermediate} is not divisible by {tensor}"
-    if max(model.kv_heads, tensor) % min(model.kv_heads, tensor):
-        return f"AssertionError: of {model.kv_heads} key-value heads and {tensor} GPUs, neither divides the other"
+    tensor = parallel.tensor
+    for group in model.groups:
+        mixer, mlp = group.mixer, group.mlp
+        if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tensor:
+            return f"AssertionError: {mixer.heads} is not divisible by {tensor}"
+        if isinstance(mixer, Attention) and max(mixer.kv_heads, tensor) % min(mixer.kv_heads, tensor):
+            return f"AssertionError: of {mixer.kv_heads} key-value heads and {tensor} GPUs, neither divides the other"
+        if isinstance(mlp, Mlp) and mlp.intermediate % tensor:
+            return f"AssertionError: {mlp.intermediate} is not divisible by {tensor}"
+        gpus = tensor * parallel.data
+        if isinstance(mlp, Experts) and not parallel.whole_experts and mlp.intermediate % gpus:
+            return f"AssertionError: {mlp.intermediate} is not divisible by {gpus}"
     return None

@@ -1,9 +1,7 @@
-"""The division of a card's memory: the weights of a dense decoder, the KV cache, and vLLM's errors without room.
+"""The division of a card's memory: the weights, the KV cache, and vLLM's errors without room.
 
-Parameters of the linear layers, per layer, with hidden size h, head size d, n query heads, k key-value heads and
-intermediate size f (the q, k, v and o projections and the gated MLP's three matrices):
-
-    h d (2 n + 2 k) + 3 h f
+The layers' matrices are those of `search_spaces.catalogue.layers`. A step reads the matrices that every token passes,
+and of the experts those that its tokens choose.
 
 As in vLLM's profiling run (`v1/worker/gpu_worker.py`), the KV cache gets what the rest leaves, in GiB:
 
@@ -30,10 +28,12 @@ from dataclasses import dataclass
 
 from records.trials import FailureKind
 from search_spaces import HardwareProfile, ModelShape
+from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Recurrent
+from search_spaces.catalogue.models import PartBits
 from search_spaces.units import GIB
 from tuner.engines.simulator.kv_cache import KvCache
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.precision import EXPERTS_ONLY, ConfigRefused
 from tuner.engines.simulator.serve_config import ServeConfig
 
 _SCALES_FACTOR = 1.04
@@ -42,27 +42,49 @@ _GEMM_METHODS = ("awq", "gptq", "bitsandbytes")
 
 
 @dataclass(frozen=True)
+class ExpertWeights:
+    """The experts of equal layers on a card.
+
+    Attributes:
+        layers: of these experts.
+        mlp: the experts of a layer; on one of several GPUs, its part.
+        of_one: weights of an expert's matrices.
+        bytes_of_one: bytes of an expert's matrices.
+    """
+
+    layers: int
+    mlp: Experts
+    of_one: int
+    bytes_of_one: float
+
+
+@dataclass(frozen=True)
 class Weights:
     """A model's matrices on a card.
 
     Attributes:
-        linear: parameters of the layers' matrices.
-        linear_bytes: bytes of the layers' matrices, which each step reads once.
+        linear: parameters of the layers' matrices that every token passes.
+        linear_bytes: bytes of these matrices, which each step reads once.
+        experts: of each kind of layer with experts.
         head: parameters of the matrix from the hidden state to the vocabulary.
         head_bytes: bytes of that matrix, which stays at 16 bits.
         resident_bytes: bytes of all weights in memory.
         arithmetic: number format of the products, a key of the card's `tflops`.
         kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, slowly);
             `marlin` (the kernel unpacks the weights); `gemm` (weights are unpacked before a plain product).
+        expert_kernels, expert_arithmetic: the same of the experts' products.
     """
 
     linear: int
     linear_bytes: float
+    experts: tuple[ExpertWeights, ...]
     head: int
     head_bytes: float
     resident_bytes: float
     arithmetic: str
     kernels: str
+    expert_arithmetic: str
+    expert_kernels: str
 
 
 def find_weights(
@@ -85,33 +107,72 @@ def find_weights(
         marlin_input: 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
         fast_blocks: whether FP8 matrices with scales by blocks are multiplied as fast as those with one scale.
     """
-    linear = linear_parameters(model)
-    head = model.vocab * model.hidden
-    linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 and not _has_few_scales(model) else 1.0)
-    kernels, arithmetic = _kernels(card, dtype, quantization, marlin_input)
+    parts = _part_bits(model, quantization, bits)
+    experts = tuple(
+        ExpertWeights(group.count, group.mlp, one, one * parts.experts / 8)
+        for group in model.groups
+        if isinstance(group.mlp, Experts)
+        for one in (group.mlp.of_one(model.hidden),)
+    )
+    expert_bytes = sum(each.layers * each.mlp.count * each.bytes_of_one for each in experts)
+    linear_bytes = model.matrix_bytes(parts) - expert_bytes
+    kernels, arithmetic = _kernels(card, dtype, None if quantization in EXPERTS_ONLY else quantization, marlin_input)
     if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
         kernels = "blocks"
-    embeddings_and_norms = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1))
-    return Weights(linear, linear_bytes, head, 2.0 * head, linear_bytes + embeddings_and_norms, arithmetic, kernels)
+    expert_kernels, expert_arithmetic = kernels, arithmetic
+    if quantization in EXPERTS_ONLY:
+        expert_kernels, expert_arithmetic = "marlin", dtype
+    head = model.vocab * model.hidden
+    rest = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1) + model.beside)
+    copies = sum(
+        group.count * group.mixer.absorbed for group in model.groups if isinstance(group.mixer, LatentAttention)
+    )
+    return Weights(
+        linear=model.linear_weights - sum(each.layers * each.mlp.count * each.of_one for each in experts),
+        linear_bytes=linear_bytes,
+        experts=experts,
+        head=head,
+        head_bytes=2.0 * head,
+        resident_bytes=linear_bytes + expert_bytes + rest + (2 * copies if quantization else 0),
+        arithmetic=arithmetic,
+        kernels=kernels,
+        expert_arithmetic=expert_arithmetic,
+        expert_kernels=expert_kernels,
+    )
 
 
-def _has_few_scales(model: ModelShape) -> bool:
-    """Return whether a checkpoint has FP8 weights with one scale for a matrix or a row."""
-    return (model.weight_bits, model.weight_type) == (8, "float") and not model.weight_blocks
-
-
-def linear_parameters(model: ModelShape) -> int:
-    """Return the parameters of the layers' matrices; the module's docstring has the equation."""
-    attention = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-    return model.layers * (attention + 3 * model.hidden * model.intermediate)
+def _part_bits(model: ModelShape, quantization: str | None, bits: int) -> PartBits:
+    """Return the bits of a weight with its scales, by part."""
+    if quantization is None:
+        return PartBits()
+    if model.quantization is not None and model.bits is not None:
+        return model.bits
+    # FP8 has a scale for a matrix, a row or a block of 128 × 128 weights: nothing beside them
+    own = bits * (1.0 if quantization.startswith("fp8") else _SCALES_FACTOR)
+    return PartBits(own, own, own, own, own)
 
 
 def activation_elements(model: ModelShape) -> int:
     """Return the numbers that the matrix products of one token read and write besides weights, over all layers."""
-    queries = model.heads * model.head_dim
-    attention = model.hidden + queries + 2 * model.kv_heads * model.head_dim + queries + model.hidden
-    mlp = model.hidden + 2 * model.intermediate + model.intermediate + model.hidden
-    return model.layers * (attention + mlp)
+    return sum(group.count * _moved(group, model.hidden) for group in model.groups)
+
+
+def _moved(group: LayerGroup, hidden: int) -> int:
+    """Return the numbers that the products of one token read and write in one layer."""
+    mixer, mlp = group.mixer, group.mlp
+    moved = 0
+    if isinstance(mixer, Attention):
+        moved += 2 * hidden + 2 * mixer.heads * mixer.head_dim + mixer.cached
+    elif isinstance(mixer, LatentAttention):
+        queries = mixer.heads * (mixer.plain_dim + mixer.rotated_dim)
+        moved += 2 * hidden + queries + mixer.heads * mixer.value_dim + 2 * mixer.rank + mixer.rotated_dim
+    elif isinstance(mixer, Recurrent):
+        moved += 2 * hidden + mixer.matrices // hidden
+    if isinstance(mlp, Experts):
+        moved += int(mlp.chosen * (2 * hidden + mlp.matrices * mlp.intermediate)) + hidden + mlp.matrices * mlp.shared
+    elif mlp is not None:
+        moved += 2 * hidden + mlp.matrices * mlp.intermediate
+    return moved
 
 
 def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, marlin_input: str | None) -> tuple[str, str]:

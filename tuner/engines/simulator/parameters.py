@@ -44,6 +44,12 @@ class Parameters:
     triton_attn_bandwidth_share: float
     flex_attention_bandwidth_share: float
     head_scale_factor: float
+    expert_bandwidth_share: float
+    expert_arithmetic_share: float
+    expert_kernels_per_layer: float
+    expert_launches_per_layer: float
+    latent_arithmetic_share: float
+    scan_arithmetic_share: float
     kernel_us: float
     fused_kernels_per_layer: float
     eager_kernels_per_layer: float
@@ -82,6 +88,8 @@ class Parameters:
     start_s: float
     import_s: float
     load_gibs: float
+    offload_gbs: float
+    pin_gibs: float
     compile_cold_s: float
     compile_new_s: float
     compile_warm_s: float

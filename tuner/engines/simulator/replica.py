@@ -95,9 +95,10 @@ class Replica:
             return False
         self._requests[prompt.index] = request
         self._sequences[prompt.index] = sequence
-        if not self.scheduler.busy:
-            self.now = max(self.now, at_s)
-        self.scheduler.add(sequence, late=self._plans_ahead and self.scheduler.busy)
+        idle = self.scheduler.idle
+        if idle:
+            self.now = max(self.now, at_s) if self.scheduler.next_load_s is None else at_s
+        self.scheduler.add(sequence, late=self._plans_ahead and not idle)
         return True
 
     def _with_own_chains(self, prompt: Prompt) -> Prompt:
@@ -141,7 +142,10 @@ class Replica:
         """Take one step; return the requests that got their last token, and when clients received it in seconds."""
         step = self.scheduler.plan(self.now)
         if not step.sequences:
-            raise RuntimeError("the scheduler has requests and can run none of them")
+            if self.scheduler.next_load_s is None:
+                raise RuntimeError("the scheduler has requests and can run none of them")
+            self.now = self.scheduler.next_load_s
+            return [], self.now
         seconds = self.time.advance(step)
         self.now += seconds
         self.trace.busy_s += seconds

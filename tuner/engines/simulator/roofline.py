@@ -15,7 +15,7 @@ of TTFT and end-to-end latency, all over completed requests:
     context  = decodes (I / R + O / (2 R))       the prompt and, on average, half of the answer
     pairs    = (1 - h²) I² / (2 R)               of the prompts' attention, without the cached beginnings
     FLOP/s   = TokenWork.flops(decodes + (1 - h) I, O, pairs + context)
-    bytes/s  = TokenWork.bytes(steps, context)
+    bytes/s  = TokenWork.bytes(steps, context, batch)
 
 Prompts and answers count with their mean lengths. Work for failed and preempted requests does not count. Steps without
 a decode do not count either, so that a batch below `LEAST_BATCH` has no point.
@@ -130,7 +130,7 @@ def measured_point(server: ConfiguredServer, outcome: TrialOutcome) -> MeasuredP
     pairs = share * (2.0 - share) * prompts * prompts / (2.0 * requests)
     work = server.work
     flops = work.flops(decodes + share * prompts, output, pairs + decodes * context)
-    traffic = work.bytes(decodes / batch, decodes * context)
+    traffic = work.bytes(decodes / batch, decodes * context, batch)
     return MeasuredPoint(
         placed(config.card, flops / config.parallel.gpus, traffic / config.parallel.gpus, 1.0), None, batch, context
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.engines.simulator.block_pool import BlockPool
+from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.sequence import AnswerText, DecodeSet, PlannedDecodes, Sequence, SpeculativeDecodeSet, Step
 from tuner.engines.simulator.serve_config import ServeConfig
 
@@ -56,10 +57,12 @@ class Scheduler:
         running: admitted requests in the order of their admission.
         prefilling: the requests of this step that compute a part of their prompt, with the number of tokens.
         produced: tokens that the last step gave to its requests.
+        host: the KV cache in the host's memory; None without.
     """
 
-    def __init__(self, config: ServeConfig, blocks: int) -> None:
+    def __init__(self, config: ServeConfig, blocks: int, host: HostCache | None = None) -> None:
         self.config = config
+        self.host = host
         cache = config.kv_cache
         self._rule, self._block_size = cache.rule, cache.block_size
         if len(cache.tables) > 1:  # so that rounding, and vLLM's start before 0.25, never leave a request waiting
@@ -102,12 +105,27 @@ class Scheduler:
             sequence.free(self.pool)
         elif sequence in self.waiting or sequence in self.late:
             (self.late if sequence in self.late else self.waiting).remove(sequence)
-            self.pool.reclaim(sequence.own, 0)
+            if sequence.blocks:  # it has its blocks from the host and waits for its first step
+                sequence.free(self.pool)
+            else:
+                self.pool.reclaim(sequence.own, 0)
+        elif self.host is not None and self.host.abort(sequence):
+            sequence.free(self.pool)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute now."""
+        return not (self.running or self.waiting or self.late)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to compute."""
-        return bool(self.running or self.waiting or self.late)
+        """Whether there is anything to compute, now or when its blocks are copied from the host."""
+        return not self.idle or self.next_load_s is not None
+
+    @property
+    def next_load_s(self) -> float | None:
+        """When the next request has its blocks from the host, in seconds; None if none waits for them."""
+        return self.host.loading[0][0] if self.host is not None and self.host.loading else None
 
     @property
     def can_fast_forward(self) -> bool:
@@ -115,7 +133,7 @@ class Scheduler:
 
         This holds until a sequence ends, a block is lacking, or a request arrives at an empty queue.
         """
-        if self._partial or self.late or not self.decoding.members:
+        if self._partial or self.late or not self.decoding.members or self.next_load_s is not None:
             return False
         return not self.waiting or len(self.running) >= self._max_running
 
@@ -124,6 +142,8 @@ class Scheduler:
         self.prefilling.clear()
         self._has_preempted = False
         self._admitted = 0
+        if self.host is not None:
+            self.waiting.extendleft(reversed(self.host.loaded(now)))
         if not self.running and not self.waiting:
             self._queue_late()
         budget = self.config.max_num_batched_tokens - self._plan_decodes()
@@ -134,6 +154,8 @@ class Scheduler:
                 budget -= chunk
                 pairs += self._schedule(sequence, chunk)
         while not self._has_preempted and self.waiting and budget > 0 and len(self.running) < self._max_running:
+            if self.host is not None and self._starts_load(self.host, now):
+                continue
             chunk = self._admit(budget, now)
             if not chunk:
                 break
@@ -208,6 +230,25 @@ class Scheduler:
                 return False
         return True
 
+    def _starts_load(self, host: HostCache, now: float) -> bool:
+        """Let the first waiting request wait for blocks that only the host has; return False if there are none.
+
+        It gets all blocks of its prompt at once.
+        """
+        sequence, size = self.waiting[0], self._block_size
+        cached, found = sequence.cached_blocks(size), host.found_blocks(sequence, size)
+        required = self._admission_pages(sequence, cached, sequence.tokens)
+        if sequence.blocks or found <= cached or required > self.pool.free - self._watermark:
+            return False
+        self.waiting.popleft()
+        sequence.start(self.pool, cached, size)
+        sequence.grow(self.pool, self._blocks_of(sequence.tokens))
+        sequence.computed = found * size
+        self.counts.queried_tokens += sequence.tokens
+        self.counts.hit_tokens += cached * size
+        host.load(sequence, found - cached, now)
+        return True
+
     def _admit(self, budget: int, now: float) -> int:
         """Admit the first waiting request with its cached blocks.
 
@@ -215,8 +256,11 @@ class Scheduler:
             The tokens that it computes in this step; 0 if it has to wait.
         """
         sequence, size, reuses_states = self.waiting[0], self._block_size, self._rule.reuses_states
-        computed = sequence.cached_blocks(size) if self.config.prefix_caching else 0
+        is_loaded = sequence.blocks > 0
+        computed = sequence.cached_blocks(size) if self.config.prefix_caching and not is_loaded else 0
         cached = sequence.blocks_with_state(computed) if reuses_states else computed
+        if is_loaded:
+            cached = sequence.computed // size
         missing = sequence.tokens - cached * size
         threshold = self.config.long_prefill_threshold
         chunk = threshold if 0 < threshold < missing else missing
@@ -224,18 +268,19 @@ class Scheduler:
             return 0
         chunk = min(chunk, budget)
         required = sequence.tokens if self.config.reserve_full else cached * size + chunk
-        if self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark:
+        if not is_loaded and self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark:
             return 0
         self._orders += 1
         sequence.order = self._orders
-        sequence.start(self.pool, cached, size)
+        if not is_loaded:
+            sequence.start(self.pool, cached, size)
         if reuses_states:
-            sequence.keep_states(computed, size)
+            sequence.keep_states(computed if self.config.version >= (0, 25) else 0, size)
         self.running[sequence.order] = sequence
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now
             self.counts.queued_s.append(now - sequence.arrived_s)
-        if self.config.prefix_caching:
+        if self.config.prefix_caching and not is_loaded:
             self.counts.queried_tokens += sequence.tokens
             self.counts.hit_tokens += cached * size
         return chunk
@@ -261,7 +306,7 @@ class Scheduler:
     def _schedule(self, sequence: Sequence, chunk: int) -> float:
         """Give a request its chunk and the blocks for it; return the pairs of tokens that attention compares."""
         self.prefilling[sequence.order] = (sequence, chunk)
-        sequence.grow(self.pool, self._blocks_of(sequence.computed + chunk))
+        sequence.grow(self.pool, max(sequence.blocks, self._blocks_of(sequence.computed + chunk)))
         return chunk * (sequence.computed + (chunk + 1) / 2)
 
     def _preempt(self) -> Sequence:
@@ -319,6 +364,9 @@ class Scheduler:
                 self._members().leave(sequence)
                 ended.append(sequence)
         self.prefilling.clear()
+        if self.host is not None:
+            for sequence in (*begun, *ended):
+                self.host.store(sequence)
         for sequence in ended:
             del self.running[sequence.order]
             sequence.free(self.pool)
@@ -353,8 +401,15 @@ class SpeculativeScheduler(Scheduler):
     the scheduler reuses these; without, it plans each sequence in each step, with the same result.
     """
 
-    def __init__(self, config: ServeConfig, blocks: int, text: AnswerText, fast_forward: bool = True) -> None:
-        super().__init__(config, blocks)
+    def __init__(
+        self,
+        config: ServeConfig,
+        blocks: int,
+        text: AnswerText,
+        fast_forward: bool = True,
+        host: HostCache | None = None,
+    ) -> None:
+        super().__init__(config, blocks, host)
         self.drafting = SpeculativeDecodeSet(self._block_size)
         self._text = text
         self._reuses_following = fast_forward
@@ -379,10 +434,11 @@ class SpeculativeScheduler(Scheduler):
         following, drafting = self.drafting.following, self.drafting
         budget = self.config.max_num_batched_tokens
         valid = self._reuses_following and not drafting.changed
-        missing = following.missing_blocks * (self._rule.full + self._rule.windowed)
-        if valid and following.tokens <= budget and missing <= self.pool.free:
+        of_block = self._rule.full + self._rule.windowed
+        if valid and following.tokens <= budget and following.missing_blocks * of_block <= self.pool.free:
             for sequence, blocks in following.growing:
-                sequence.computed = sequence.tokens - 1
+                if self._rule.windowed:
+                    sequence.computed = sequence.tokens - 1
                 sequence.grow(self.pool, blocks)
             self._decodes, self._reused = following, True
         else:

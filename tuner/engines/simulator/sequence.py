@@ -137,7 +137,10 @@ class Sequence:
         return cached if cached > at else found
 
     def keep_states(self, cached: int, block_size: int) -> None:
-        """Keep the state where its prefix stops to be shared, after `cached` blocks, and after its last whole block."""
+        """Keep the state where its prefix stops to be shared, after `cached` blocks, and after its last whole block.
+
+        vLLM splits the sequence's prompt there; 0.15 does not find the former place, for which `cached` is 0.
+        """
         for place in (cached, self.tokens // block_size):
             at = 0
             for chain, span in self.chains:

@@ -5,6 +5,7 @@ Covered are vLLM 0.15 to 0.32 and dense models. The sources are vLLM's `engine/a
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
     attention_kernels,
+    chooses_same_experts,
     find_backend,
     find_dtype,
     find_kv_dtype,
@@ -172,6 +174,7 @@ class ServeConfig:
         keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         gpu_memory_utilization: share of the card's memory that the server may use.
         kv_cache_bytes: size of the KV cache; None to use all memory that is left.
+        host_cache_gib: size of the KV cache in the host's memory, which the GPUs of a server share; 0 without.
         prefix_caching: whether the KV cache of shared prefixes is reused.
         chunked_prefill: whether a prompt may be split over several steps.
         long_prefill_threshold: tokens of a prompt in one step at most; 0 for no limit.
@@ -189,6 +192,8 @@ class ServeConfig:
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
         parallel: how the server is split over GPUs.
+        same_experts: whether the sequences of a step that decodes all choose the same experts; see
+            `chooses_same_experts`.
         servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
     """
 
@@ -210,6 +215,7 @@ class ServeConfig:
     keeps_every_state: bool
     gpu_memory_utilization: float
     kv_cache_bytes: int | None
+    host_cache_gib: float
     prefix_caching: bool
     chunked_prefill: bool
     long_prefill_threshold: int
@@ -227,6 +233,7 @@ class ServeConfig:
     speculation: Speculation | None
     temperature: float
     parallel: Parallelism
+    same_experts: bool = False
     servers_per_gpu: int = 1
 
     @cached_property
@@ -255,8 +262,8 @@ class ServeConfig:
 
     @property
     def _planned_steps(self) -> int:
-        """Steps that are planned at once; before vLLM 0.32, the KV cache counts one."""
-        if self.version < (0, 32):
+        """Steps that are planned at once; before vLLM 0.26, the KV cache counts one."""
+        if self.version < (0, 26):
             return 1
         return 2 if self.async_scheduling and self.parallel.pipeline == 1 else self.parallel.pipeline
 
@@ -369,6 +376,7 @@ def _resolve(
         **_blocks(flags, model, version),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         kv_cache_bytes=flags["kv_cache_memory_bytes"],
+        host_cache_gib=_host_cache(flags, model, version),
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
         reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
@@ -383,6 +391,7 @@ def _resolve(
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
+        same_experts=chooses_same_experts(flags["load_format"], quantization, model),
     )
 
 
@@ -395,6 +404,31 @@ def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...
         "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
         "prefix_caching": prefix_caching,
     }
+
+
+def _host_cache(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> float:
+    """Return the GiB of KV cache in the host's memory.
+
+    Raises:
+        ConfigRefused: for a size that is no number.
+        NotSimulated: where no run of it is recorded, or the model's layers hold different tokens.
+    """
+    size: float = flags["kv_offloading_size"] or 0.0
+    if not size:
+        return 0.0
+    if not math.isfinite(size):
+        raise ConfigRefused("kv_offloading_size: Input should be a finite number")
+    reason = None
+    if (flags["kv_offloading_backend"] or "native") != "native":
+        reason = f"--kv-offloading-backend {flags['kv_offloading_backend']}"
+    elif not (0, 25) <= version < (0, 32):
+        reason = f"--kv-offloading-size of vLLM {'.'.join(map(str, version))}"
+    elif model.has_windows or model.has_recurrent_layers:
+        reason = "--kv-offloading-size with windows or states"
+    if reason is not None:
+        rest = "not simulated, because no run of it is recorded; measure that with the engine vllm"
+        raise NotSimulated(f"{reason}: {rest}")
+    return size
 
 
 def _admission(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def startup_s(
         forked: whether the server is forked from a process that has vLLM imported.
     """
     host = processes_s(parameters, forked) + compile_s + parameters.capture_s * config.graphs.captured
-    return host / (config.card.host_speed or 1.0) + budget.weights_gib / parameters.load_gibs
+    loading = budget.weights_gib / parameters.load_gibs + config.host_cache_gib / parameters.pin_gibs
+    return host / (config.card.host_speed or 1.0) + loading
 
 
 def processes_s(parameters: Parameters, forked: bool) -> float:

@@ -2,12 +2,19 @@
 
 On the card, kernels run one after another:
 
-    card = linear layers + head + attention + kernels + sampling
+    card = linear layers + experts + head + attention + recurrent layers + kernels + sampling
 
 - A matrix product takes sqrt(stream² + arithmetic²): `stream` reads its weights at a share of the card's bandwidth,
   `arithmetic` multiplies at a share of its peak. This is the roofline of Williams et al. (CACM 2009) with a rounded
   corner.
-- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills.
+- The experts' products take as long, of the experts that the step's tokens choose. If each token chooses `chosen` of E
+  experts evenly, n tokens touch T = E (1 - (1 - chosen / E)^n) of them, and the kernel computes the rows of each in
+  groups of `_EXPERT_TILE` tokens (vLLM's fused_moe and its `BLOCK_SIZE_M`):
+      stream = T × bytes of an expert / bandwidth,  arithmetic = T × rounded up (n chosen / T) × its FLOP / peak
+- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
+  a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
+  reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
+- A recurrent layer reads and writes the state of each sequence, and its scan works on each token.
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
 - Sampling: passes over the logits of each sampled token.
 
@@ -44,15 +51,20 @@ With t GPUs of a tensor parallel group, the bytes that each GPU moves for a tens
 
 A step has two all-reduces of tokens × hidden in each layer and one after the embedding, an all-gather of the logits,
 and a send of the hidden state and of the residual between two groups of layers. Nothing overlaps with arithmetic. A
-card without known link counts as one on PCIe Gen4 x16.
+card without known link counts as one on PCIe Gen4 x16. Expert parallelism within a tensor parallel group has the same
+all-reduces. With data parallelism d, the tokens of all copies are gathered before the experts of a layer, and their
+results are scattered behind them (vLLM's `allgather_reducescatter`); the copies step together with as many tokens each:
+
+    experts of a layer = all-gather(d n hidden) + reduce-scatter of as much + the experts' share of d n tokens
 
 Arithmetic and memory traffic of a step:
 
-    FLOP  = 2 linear tokens + 2 head sampled + 4 heads head_dim layers pairs
-    bytes = (linear and head bytes) steps + 2 layers kv_heads head_dim element_bytes context
+    FLOP  = 2 active tokens + 2 head sampled + FLOP of a pair × pairs, of each layer
+    bytes = (linear, touched experts' and head bytes) steps + bytes of a token × context, of each layer
 
-`linear` and `head` are parameters. A pair is a token that attention compares with one before it or itself; `context`
-counts the tokens of KV cache that decodes read, each of them a pair, too. A multiplication with an addition is 2 FLOP.
+`active` are the parameters that a token passes: the matrices and the chosen experts; `head` are those of the head. A
+pair is a token that attention compares with one before it or itself; `context` counts the tokens of KV cache that
+decodes read, each of them a pair, too. A multiplication with an addition is 2 FLOP.
 
 All parameters are documented in `parameters.yaml`.
 """
@@ -62,9 +74,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from search_spaces import ModelShape
+from search_spaces import HardwareProfile, ModelShape
+from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
 from tuner.engines.simulator.cuda_graphs import LaunchMode
-from tuner.engines.simulator.memory import Weights, activation_elements, find_weights
+from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import attention_kernels
 from tuner.engines.simulator.sequence import Step
@@ -90,6 +103,8 @@ class Communication:
         self._latency = factor * (parameters.all_reduce_us + parameters.all_reduce_gpu_us * self._gpus)
         self._send_latency = factor * (parameters.all_reduce_us + parameters.all_reduce_gpu_us * 2)
         self._all_reduces = 2 * config.shard.layers + 1
+        self._copies = config.parallel.data
+        self._expert_layers = sum(each.count for each in config.shard.groups if isinstance(each.mlp, Experts))
         self._hidden_bytes = _ELEMENT_BYTES * config.model.hidden
         self._logit_bytes = _ELEMENT_BYTES * config.model.vocab
 
@@ -109,6 +124,13 @@ class Communication:
         """Return the seconds of the all-reduces of a group of layers for `tokens` tokens; 0 on one GPU."""
         return self._all_reduces * self.all_reduce(tokens * self._hidden_bytes) if self._gpus > 1 else 0.0
 
+    def of_experts(self, tokens: int) -> float:
+        """Return the seconds in which copies of a model exchange `tokens` tokens each for their experts; 0 for one."""
+        if self._copies == 1:
+            return 0.0
+        moved = (self._copies - 1) * tokens * self._hidden_bytes
+        return 2 * self._expert_layers * (self._send_latency + moved / self._bandwidth)
+
     def of_logits(self, sampled: float) -> float:
         """Return the seconds in which the logits of `sampled` tokens are gathered; 0 on one GPU."""
         return self.all_gather(sampled * self._logit_bytes) if self._gpus > 1 else 0.0
@@ -127,6 +149,7 @@ class TokenWork:
         head_flops: FLOP of the head for a sampled token.
         pair_flops: FLOP of attention for a pair of tokens.
         weight_bytes: bytes of the matrices, read once a step.
+        experts: of each kind of layer with experts; a step reads those that its tokens choose.
         context_bytes: bytes of the KV cache of a token.
     """
 
@@ -134,27 +157,39 @@ class TokenWork:
     head_flops: float
     pair_flops: float
     weight_bytes: float
+    experts: tuple[ExpertWeights, ...]
     context_bytes: float
 
     @classmethod
-    def of(cls, config: ServeConfig, weights: Weights, part: ModelShape | None = None) -> TokenWork:
-        """Return the factors of a configured server, or of one GPU's part of its model, with the part's weights."""
-        model = part or config.model
+    def of(cls, config: ServeConfig, weights: Weights) -> TokenWork:
+        """Return the factors of a configured server."""
+        groups = config.model.groups
+        active = weights.linear + sum(each.layers * each.mlp.chosen * each.of_one for each in weights.experts)
+        scans = sum(each.count * each.mixer.token_flops for each in groups if isinstance(each.mixer, Recurrent))
         return cls(
-            token_flops=2.0 * weights.linear,
+            token_flops=2.0 * active + scans,
             head_flops=2.0 * weights.head,
-            pair_flops=4.0 * model.heads * model.head_dim * model.layers,
+            pair_flops=sum(each.count * _pair_flops(each.mixer) for each in groups),
             weight_bytes=weights.linear_bytes + weights.head_bytes,
-            context_bytes=2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes,
+            experts=weights.experts,
+            context_bytes=config.model.kv_bytes_per_token(1) * config.kv_element_bytes,
         )
 
     def flops(self, tokens: float, sampled: float, pairs: float) -> float:
         """Return the FLOP of so many tokens, sampled tokens and pairs."""
         return self.token_flops * tokens + self.head_flops * sampled + self.pair_flops * pairs
 
-    def bytes(self, steps: float, context: float) -> float:
-        """Return the bytes of so many steps whose decodes read `context` tokens of KV cache."""
-        return self.weight_bytes * steps + self.context_bytes * context
+    def bytes(self, steps: float, context: float, batch: float) -> float:
+        """Return the bytes of so many steps of `batch` tokens each, whose decodes read `context` tokens of KV cache."""
+        touched = sum(each.layers * each.mlp.touched(batch) * each.bytes_of_one for each in self.experts)
+        return (self.weight_bytes + touched) * steps + self.context_bytes * context
+
+
+def _pair_flops(mixer: Attention | LatentAttention | Recurrent | None) -> float:
+    """Return the FLOP of comparing two tokens in a layer that sees all of them."""
+    if isinstance(mixer, Attention):
+        return 0.0 if mixer.window else mixer.pair_flops
+    return mixer.prefill_pair_flops if isinstance(mixer, LatentAttention) else 0.0
 
 
 _TERA = 1e12
@@ -165,8 +200,66 @@ _QUANTIZES_ACTIVATIONS = ("native", "blocks")
 _AWQ_TILE = 16
 """Tokens that AWQ's own kernel multiplies together; it unpacks the weights anew for each such group, and a part of a
 group takes as long as a whole one (vLLM's csrc/quantization/awq, `gemm_forward_4bit_cuda_m16nXk32`)."""
+_EXPERT_TILE = 16
+"""Tokens of an expert that fused_moe multiplies together at least; a part of such a group takes as long as a whole."""
 _UNPACK_TRAFFIC = 2.25
 """Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
+
+
+class AttentionTime:
+    """The seconds of the attention of one GPU's layers, for what a step's decodes read and its prefills compare.
+
+    Attributes:
+        reading: by window in tokens (None: all), seconds for a token of KV cache that decodes read in these layers.
+        comparing: by window, seconds for a pair of tokens of prefills.
+        state: seconds for a sequence whose state is read and written.
+        scan: seconds for a token of prefills in recurrent layers.
+    """
+
+    def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
+        card = config.card
+        bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
+        kernels = attention_kernels(config.backend, card)
+        share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
+        arithmetic = card.tflops["float16"] * _TERA
+        comparing = arithmetic * parameters.attention_arithmetic_share
+        comparing *= parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        slower = parameters.head_scale_factor if config.kv_head_scales else 1.0
+        # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
+        scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
+        self.reading: dict[int | None, float] = {}
+        self.comparing: dict[int | None, float] = {}
+        self.state = self.scan = 0.0
+        for group in config.shard.groups:
+            mixer = group.mixer
+            if isinstance(mixer, Recurrent):
+                state = mixer.state * (mixer.state_bytes or _ELEMENT_BYTES) + mixer.convolved * _ELEMENT_BYTES
+                self.state += group.count * 2.0 * state / (bandwidth * parameters.bandwidth_share)
+                self.scan += group.count * mixer.token_flops / (arithmetic * parameters.scan_arithmetic_share)
+            elif isinstance(mixer, LatentAttention):
+                read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
+                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share)
+                self._add(mixer.top, group.count * math.hypot(read, compared), 0.0)
+                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
+            elif isinstance(mixer, Attention):
+                read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
+                read *= scaling / (bandwidth * share)
+                self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower)
+
+    def _add(self, window: int | None, reading: float, comparing: float) -> None:
+        self.reading[window] = self.reading.get(window, 0.0) + reading
+        self.comparing[window] = self.comparing.get(window, 0.0) + comparing
+
+    def seconds(self, step: Step) -> float:
+        """Return the seconds of a step."""
+        total = 0.0
+        for window, reading in self.reading.items():
+            context: float = step.context
+            pairs = step.pairs
+            if window is not None:
+                context, pairs = min(context, step.decode * window), min(pairs, step.prefill * window)
+            total += reading * context + self.comparing[window] * pairs
+        return total + self.state * step.sequences + self.scan * step.prefill
 
 
 _CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
@@ -211,7 +304,9 @@ class StepTime:
         self.weights: Weights = _weights(config, config.shard, marlin_input)
         self.work = TokenWork.of(config, _weights(config, config.model, marlin_input))
         self._stages = config.parallel.pipeline
-        is_split = config.parallel.replica_gpus > 1
+        self._copies = config.parallel.data
+        is_split = config.parallel.replica_gpus > 1 or (self._copies > 1 and bool(self.weights.experts))
+        self._attention = AttentionTime(config, parameters)
         self._communication = Communication(config, parameters) if is_split else None
         self.seconds = dict.fromkeys((*_CAUSES, *((COMMUNICATION,) if is_split else ())), 0.0)
         is_triton = config.backend == "TRITON_ATTN"
@@ -234,16 +329,6 @@ class StepTime:
         self._unpacked_token = 2.0 * weights.linear / plain_flops_per_s
         self._head_stream = weights.head_bytes / streamed
         self._head_token = 2.0 * weights.head / plain_flops_per_s
-        kernels = attention_kernels(config.backend, card)
-        reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
-        # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
-        scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
-        shard = TokenWork.of(config, weights, model)
-        self._context_token = shard.context_bytes / (bandwidth * reading_share) * scaling
-        comparing = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
-        comparing *= parameters.attention_arithmetic_share
-        self._pair = shard.pair_flops / (card.tflops["float16"] * _TERA * comparing)
-        self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
         hidden_pass = 2.0 * model.hidden * model.layers / streamed
         moved = 2.0 * activation_elements(model) / streamed
         self._elementwise_token = {
@@ -252,13 +337,28 @@ class StepTime:
         }
         quantize = parameters.quantize_kernels_per_layer if weights.kernels in _QUANTIZES_ACTIVATIONS else 0.0
         quantize += parameters.cache_kernels_per_layer if config.kv_element_bytes < 2 else 0.0
+        layers, beside = _whole_layers(model), parameters.expert_kernels_per_layer * _expert_layers(model)
         self._kernel_count = {
-            True: model.layers * (parameters.fused_kernels_per_layer + quantize),
-            False: model.layers * (parameters.eager_kernels_per_layer + quantize),
+            True: layers * (parameters.fused_kernels_per_layer + quantize) + beside,
+            False: layers * (parameters.eager_kernels_per_layer + quantize) + beside,
         }
         self._kernel = parameters.kernel_us * _US
         passes = parameters.greedy_passes if config.temperature == 0 else parameters.sampling_passes
         self._sample = 4.0 * config.model.vocab * passes / streamed
+
+        self._set_expert_times(card, weights, parameters)
+
+    def _set_expert_times(self, card: HardwareProfile, weights: Weights, parameters: Parameters) -> None:
+        """Set the seconds to stream an expert's matrices and to multiply a token with them, of all layers of a kind."""
+        narrow = weights.expert_kernels in ("native", "blocks")
+        share = parameters.expert_bandwidth_share
+        streamed = (card.bandwidth_gbs or 1.0) * _GIGA * share
+        factor = parameters.native_arithmetic_factor if narrow else 1.0
+        reached = card.tflops[weights.expert_arithmetic] * _TERA * parameters.expert_arithmetic_share * factor
+        self._experts = [
+            (each.mlp, each.layers * each.bytes_of_one / streamed, 2.0 * each.layers * each.of_one / reached)
+            for each in weights.experts
+        ]
 
     def _linear_flops_per_s(self, parameters: Parameters) -> float:
         share = {
@@ -278,14 +378,15 @@ class StepTime:
         quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
         is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
         attention = parameters.triton_launches_per_layer * launch if is_triton else 0.0
+        experts = parameters.expert_launches_per_layer * launch * _expert_layers(config.shard) / config.shard.layers
         self._host_step = (parameters.step_us + (parameters.flex_mask_us if is_flex else 0.0)) * _US / speed
         self._host_admission = parameters.admit_us * _US / speed
         self._host_sequence = parameters.step_sequence_us * _US / speed
         self._launches = {
             LaunchMode.FULL: parameters.full_graph_us * _US / speed,
             LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.shard.layers + attention,
-            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch + attention,
-            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch + attention,
+            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch + attention + experts,
+            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch + attention + experts,
         }
         draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
@@ -310,7 +411,7 @@ class StepTime:
             period = host + max(card, launches)
             waiting = max(0.0, launches - card)
         self.flops += self.work.flops(step.decode + step.prefill, step.sampled, step.pairs + step.context)
-        self.bytes += self.work.bytes(1, step.context)
+        self.bytes += self.work.bytes(1, step.context, step.decode + step.prefill)
         seconds["launches"] += waiting
         seconds["host"] += period - card - waiting
         if not self._warm and step.prefill:
@@ -329,10 +430,9 @@ class StepTime:
         """
         stages, seconds = self._stages, self.seconds
         head = self._head_token * (step.sampled / batches)
-        weights = stages * self._linear(tokens) + batches * math.sqrt(
-            self._head_stream * self._head_stream + head * head
-        )
-        attention = (self._context_token * step.context + self._pair * step.pairs) * (stages / batches)
+        products = self._linear(tokens) + (self._routed(step, tokens) if self._experts else 0.0)
+        weights = stages * products + batches * math.sqrt(self._head_stream * self._head_stream + head * head)
+        attention = self._attention.seconds(step) * (stages / batches)
         kernels = stages * (self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens)
         sampling = self._sample * step.sampled
         card = weights + attention + kernels + sampling
@@ -343,6 +443,7 @@ class StepTime:
         if self._communication is not None:
             exchange = stages * self._communication.of_layers(tokens) + self._communication.of_stages(tokens, stages)
             exchange += batches * self._communication.of_logits(step.sampled / batches)
+            exchange += stages * self._communication.of_experts(tokens)
             seconds[COMMUNICATION] += exchange
             card += exchange
         if self.sharing > 1:
@@ -358,6 +459,25 @@ class StepTime:
         elif self._tile > 1:
             tokens = -(-tokens // self._tile) * self._tile
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
+
+    def _routed(self, step: Step, tokens: int) -> float:
+        """Return the seconds of the experts' products in a batch of `tokens` tokens of each copy of the model."""
+        total, count = 0.0, tokens * self._copies
+        choices = step.prefill + (step.decode > 0) if self.config.same_experts else count
+        for mlp, stream, arithmetic in self._experts:
+            touched = mlp.touched(choices)
+            rows = math.ceil(count * mlp.chosen / touched / _EXPERT_TILE) * _EXPERT_TILE
+            total += touched * math.hypot(stream, arithmetic * rows)
+        return total
+
+
+def _expert_layers(model: ModelShape) -> int:
+    return sum(group.count for group in model.groups if isinstance(group.mlp, Experts))
+
+
+def _whole_layers(model: ModelShape) -> float:
+    """Return the number of layers with a mixer and an MLP; one that has only one of them counts half."""
+    return sum(group.count * ((group.mixer is not None) + (group.mlp is not None)) / 2 for group in model.groups)
 
 
 def _weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:

@@ -112,7 +112,7 @@ def test_every_recorded_flag_has_a_place() -> None:
         "--trust-remote-code --hf-token --revision main --download-dir /models --load-format auto",
         '--default_chat_template_kwargs {"enable_thinking":false} --structured-outputs-config.backend auto',
         "--runner generate --model-impl=auto --distributed-executor-backend mp --nnodes 1 --max_num_partial_prefills 1",
-        "--no-enable-lora --no-enable-expert-parallel --enable-sleep-mode --distributed-timeout-seconds 1800",
+        "--no-enable-lora --no-enable-eplb --enable-sleep-mode --distributed-timeout-seconds 1800",
     ],
 )
 def test_flags_without_effect_change_nothing(line: str) -> None:
@@ -122,7 +122,7 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--enable-expert-parallel", "--enable-expert-parallel: not simulated; measure that with the engine vllm"),
+        ("--enable-eplb", "--enable-eplb: not simulated; measure that with the engine vllm"),
         ("--no-enable-scale-out", "--no-enable-scale-out: not simulated; measure that"),
         ("--runner pooling", "--runner pooling: not simulated; measure that"),
         ("--runner", "--runner: not simulated; measure that"),

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from search_spaces import known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
 from tests.unit.engines.simulator.helpers import shape
 from tuner.engines.simulator.kv_cache import CacheFormat, KvCache, caches_prefixes, find_kv_cache, keeps_every_state
@@ -98,6 +99,27 @@ def test_a_cache_holds_what_vllm_says(
     assert made.needed_blocks(length) * made.block_bytes == needed
 
 
+def test_published_logs_have_the_predicted_blocks_and_tokens() -> None:
+    # github.com/noonghunna/club-3090 issues 612 and 652: Qwen3.6-35B-A3B with an FP8 cache and prefix caching on an
+    # RTX 5090, vLLM 0.24.0: 5.98 and 6.01 GiB of KV cache are 567,978 and 569,878 tokens
+    qwen = shape((10, Attention(16, 2, 256)), (30, gated_delta_net(4)))
+    made = find_kv_cache(qwen, CacheFormat(16, 1.0, 8192), (0, 24, 0))
+    assert [made.tokens(int(gib * GIB / made.block_bytes), 131072) for gib in (5.98, 6.01)] == [567978, 569878]
+    # vLLM's issue 24280: NVIDIA-Nemotron-Nano-9B-v2 has blocks of 672 tokens
+    nano = shape((4, Attention(40, 8, 128)), (27, Recurrent("mamba2", 1, 128 * 80 * 128, 3 * 12288)))
+    assert find_kv_cache(nano, CacheFormat(16, 2.0, 8192, prefix_caching=False), V15).block_size == 672
+    # vLLM's issue 48401: those of Nemotron-3-Super-120B-A12B with an FP8 cache and prefix caching have 8320
+    given = CacheFormat(16, 1.0, 8192, keeps_every_state=True)
+    super_ = find_kv_cache(known_models()["nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"], given, (0, 23, 1))
+    assert super_.block_size == 8320
+    # vLLM's issue 15871: a request of 32768 tokens to DeepSeek-V2-Lite needs 0.95 GiB
+    lite = find_kv_cache(shape((27, replace(LATENT, heads=16, query_rank=None))), CacheFormat(16, 2.0, 8192), V15)
+    assert lite.needed_blocks(32768) * lite.block_bytes / GIB == pytest.approx(0.95, abs=0.005)
+    # vLLM's issue 43308: Gemma 4 31B with about 50 GiB of KV cache has about 55,000 tokens in vLLM 0.20.0
+    gemma4 = cache("larger pages", (0, 20, 0))
+    assert gemma4.tokens(50 * GIB // gemma4.block_bytes, 131072) == pytest.approx(55_000, rel=0.02)
+
+
 def test_the_token_budget_of_a_step_counts_for_windows() -> None:
     made = cache("gemma3-27b of 2", V25, tokens=2048)
     # 8192 blocks for all tokens; 6 tables of ceil((1023 + 2048) / 16) + 1 = 193
@@ -117,10 +139,8 @@ def test_prefix_caching_keeps_states() -> None:
     assert (kept.block_size, kept.tokens(3212, 262144)) == (544, 1725423)
     # Mamba-2 keeps one at the end of each block until 0.25, and blocks are a multiple of the kernels' chunks
     every = cache("nemotron-h-8b", caching=True, keeps_every_state=True)
-    assert (every.block_size, every.tokens(1024, 8192), every.most_blocks(8192) * every.block_bytes) == (
-        *(1280, 171196),
-        1027604480,
-    )
+    needed = every.most_blocks(8192) * every.block_bytes
+    assert (every.block_size, every.tokens(1137, 8192), needed) == (1152, 166326, 1056964608)
     last = cache("nemotron-h-8b", V32, caching=True)
     assert last.most_blocks(8192) == 8 + 6 * 2
 
@@ -184,3 +204,18 @@ def test_mambas_states_are_kept_by_block_before_0_32() -> None:
     assert not keeps_every_state(None, True, V32)
     with pytest.raises(ConfigRefused, match=r"invalid choice: 'all' \(choose from 'align', 'none'\)"):
         keeps_every_state("all", True, V32)
+
+
+def test_sparse_latent_attention_has_its_own_8_bit_format() -> None:
+    made = find_kv_cache(SHAPES["deepseek-v3.2"], CacheFormat(16, 1.0, 8192), V25)
+    # 656 bytes of a token in a layer, and 132 of its indexer
+    assert made.block_bytes == 61 * 16 * (656 + 132)
+
+
+@pytest.mark.parametrize("version", [V25, V32])
+@pytest.mark.parametrize("tokens", [1000, 131072])
+def test_the_memory_rules_bound_is_never_above_what_vllm_requires(version: tuple[int, ...], tokens: int) -> None:
+    for name, model in known_models().items():
+        if model.unread is None:
+            made = find_kv_cache(model, CacheFormat(16, 2.0, 8192, prefix_caching=False), version)
+            assert model.least_kv_bytes(tokens, 2.0) <= made.needed_blocks(tokens) * made.block_bytes, name

@@ -26,8 +26,8 @@ def resolve(model: ModelShape, *argv: str) -> ServeConfig:
     [
         (["--compilation-config", '{"pass_config":{"fuse_norm_quant":true}}'], "pass_config is not simulated"),
         (['-cc.custom_ops=["+rms_norm"]'], "custom_ops is not simulated"),
-        (["--kv-offloading-size", "8"], "--kv-offloading-size 8: not simulated"),
-        (["--enable-expert-parallel"], "--enable-expert-parallel: not simulated"),
+        (["--mamba-block-size", "8"], "--mamba-block-size 8: not simulated"),
+        (["--enable-eplb"], "--enable-eplb: not simulated"),
     ],
 )
 def test_flags(argv: list[str], part: str) -> None:
@@ -37,18 +37,16 @@ def test_flags(argv: list[str], part: str) -> None:
 
 
 def test_models() -> None:
-    with pytest.raises(NotSimulated, match="a mixture of experts is not simulated"):
-        resolve(replace(QWEN, experts=8))
     stored = replace(QWEN, quantization="compressed-tensors", weight_bits=8, activation_bits=16)
     assert resolve(stored).weight_bits == 8
     assert resolve(replace(stored, weight_bits=None)).weight_bits == 4
     with pytest.raises(NotSimulated, match="activations of 8 bits is not simulated"):
         resolve(replace(stored, activation_bits=8))
-    experts = replace(QWEN, unread=Unread("a mixture of experts", "num_experts 128"))
+    unread = replace(QWEN, unread=Unread("a model of this type", "model_type bert"))
     with pytest.raises(
-        NotSimulated, match=r"^a mixture of experts is not simulated \(num_experts 128 in config.json\)"
+        NotSimulated, match=r"^a model of this type is not simulated \(model_type bert in config.json\)"
     ):
-        resolve(experts, "--enable-expert-parallel")
+        resolve(unread, "--enable-expert-parallel")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +55,7 @@ def test_models() -> None:
         ({"quantization": "modelopt", "weight_type": "float"}, "fp8", 8),
         ({"quantization": "fp8", "weight_type": "float"}, "fp8", 8),
         ({"quantization": "fp8", "weight_type": "float", "weight_blocks": True}, "fp8_per_block", 8),
+        ({"quantization": "compressed-tensors", "weight_type": "float"}, "fp8", 8),
     ],
 )
 def test_checkpoints_of_8_bit_floats_have_the_kernels_of_fp8(
