@@ -57,6 +57,7 @@ _UNKNOWN_KEYS = {
     "layer_group_size": "a hybrid of full and linear attention",
 }
 """Keys that change the layers in a way that is not known, unless their value is null, false, 0 or empty."""
+_MOST_LAYERS = 2048
 _STATE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -133,20 +134,30 @@ def read_layers(keys: Keys) -> list[Layer]:
         NotUnderstood: for a value whose meaning is not known.
         TypeError, ValueError: for an impossible one.
     """
-    if isinstance(keys.get("block_configs"), list):
-        return [_block(keys, block) for block in keys.get("block_configs")]
-    kind = keys.facts.get("blocks")
+    blocks, kind = keys.get("block_configs"), keys.facts.get("blocks")
+    if isinstance(blocks, list):
+        return [_block(keys, block) for block in blocks[: _checked(len(blocks), "block_configs")]]
     if kind == "nemotron_h":
         return list(_nemotron_h(keys))
+    count = _checked(keys.count(*LAYERS), LAYERS[0])
     if kind == "longcat":
-        return list(_longcat(keys))
-    count = keys.count(*LAYERS)
+        return list(_longcat(keys, count))
     mixers, mlps = _mixers(keys, count), [_mlp(keys, layer) for layer in range(count)]
+    pairs = zip(mixers, mlps, strict=True)
     if kind == "parallel":  # Falcon-H1: attention and a state-space model side by side
-        return [
-            layer for mixer, mlp in zip(mixers, mlps, strict=True) for layer in ((mixer, None), (_mamba2(keys), mlp))
-        ]
-    return list(zip(mixers, mlps, strict=True))
+        return [layer for mixer, mlp in pairs for layer in ((mixer, None), (_mamba2(keys), mlp))]
+    return list(pairs)
+
+
+def _checked(count: int, key: str) -> int:
+    """Return the number of layers.
+
+    Raises:
+        ValueError: if there are more than any model has: each layer takes time to read.
+    """
+    if count > _MOST_LAYERS:
+        raise ValueError(f"{count} layers in {key}")
+    return count
 
 
 def grouped(layers: Sequence[Layer]) -> tuple[LayerGroup, ...]:
@@ -461,6 +472,7 @@ def _nemotron_h(keys: Keys) -> Iterator[Layer]:
     kinds = [letters.get(each, each) for each in pattern] if isinstance(pattern, str) else keys.get(*_MIXER_KINDS)
     if not isinstance(kinds, list):
         raise KeyError("hybrid_override_pattern")
+    _checked(len(kinds), "hybrid_override_pattern")
     matrices = int(keys.facts.get("mlp_matrices", 3))
     for kind in kinds:
         if kind in _RECURRENT:
@@ -475,14 +487,14 @@ def _nemotron_h(keys: Keys) -> Iterator[Layer]:
             raise NotUnderstood("a model with layers of another kind", f"hybrid_override_pattern {shown(kind)}")
 
 
-def _longcat(keys: Keys) -> Iterator[Layer]:
+def _longcat(keys: Keys, count: int) -> Iterator[Layer]:
     """Yield LongCat's layers: two of attention and a dense MLP, and experts beside them.
 
     Of the chosen experts some compute nothing (`zero_expert_num`): chosen evenly, n of all n + z remain.
     """
     experts, idle = keys.count(*EXPERTS), keys.amount("zero_expert_num")
     chosen = round(keys.count(*_CHOSEN) * experts / (experts + idle))
-    for layer in range(keys.count(*LAYERS)):
+    for layer in range(count):
         for _ in range(2):
             yield _latent(keys, layer), Mlp(keys.count(*MLP))
         yield None, Experts(experts, chosen, keys.count(*_EXPERT_MLP))

@@ -17,12 +17,13 @@ Bits of a weight include its scales, b + s / g for a scale of s bits for each g 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.catalogue.model_config import shown
+from search_spaces.catalogue.model_config import shown, whole_number
 
 FULL_BITS = 16
 _FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
@@ -49,7 +50,8 @@ _SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?[\w.|\\*+?$^\-]
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
 _REPEATS = 4
-"""Most repetitions in a regular expression of a file."""
+"""Most repetitions in a pattern of a file."""
+_MOST_PATTERNS = 2000
 
 Bits = Callable[[str], float]
 
@@ -149,7 +151,10 @@ def _experts_only(bits: float) -> Bits:
 
 def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     block = content.get("weight_block_size")
-    scales = 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 0.0
+    given = isinstance(block, list) and len(block) == 2
+    scales = (
+        32 / math.prod(whole_number({"weight_block_size": n}, "weight_block_size") for n in block) if given else 0.0
+    )
     activations = None if content.get("activation_scheme") is None else 8
     return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
 
@@ -311,16 +316,17 @@ Matches = Callable[[str], bool]
 
 def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
     """Return whether one of a file's patterns names a module, and a pattern that cannot be tried in bounded time."""
-    plain = {_PREFIX.sub("", pattern) for pattern in patterns if "*" not in pattern and not pattern.startswith("re:")}
-    globs = [_PREFIX.sub("", pattern) for pattern in patterns if "*" in pattern and not pattern.startswith("re:")]
-    glob = re.compile(
-        r"(?:^|\.)(?:" + "|".join(".*".join(map(re.escape, each.split("*"))) for each in globs) + r")(?:$|\.)"
-    )
-    regular = [pattern[3:] for pattern in patterns if pattern.startswith("re:")]
-    for text in regular:
-        if not _SIMPLE.fullmatch(text) or len(re.findall(r"[*+]", text)) > _REPEATS:
-            return lambda _: False, f"re:{text}"
-    compiled = [re.compile(text) for text in regular]
+    regular = [pattern for pattern in patterns if pattern.startswith("re:")]
+    names = [_PREFIX.sub("", pattern) for pattern in patterns if not pattern.startswith("re:")]
+    globs, plain = [name for name in names if "*" in name], {name for name in names if "*" not in name}
+    unknown = next((each for each in (*globs, *regular) if not _is_bounded(each)), None)
+    if unknown is None and len(globs) + len(regular) > _MOST_PATTERNS:
+        unknown = f"of {len(patterns)} patterns"
+    if unknown is not None:
+        return lambda _: False, unknown
+    choices = "|".join(".*".join(map(re.escape, each.split("*"))) for each in globs)
+    glob = re.compile(rf"(?:^|\.)(?:{choices})(?:$|\.)")
+    compiled = [re.compile(each[3:]) for each in regular]
 
     def matches(name: str) -> bool:
         parts = name.split(".")
@@ -330,6 +336,19 @@ def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
         return any(each.match(prefix + name) for each in compiled for prefix in _PREFIXES)
 
     return matches, None
+
+
+def _is_bounded(pattern: str) -> bool:
+    """Return whether a pattern can be tried, and its time has a bound: few repetitions, and no repeated group."""
+    if not pattern.startswith("re:"):
+        return pattern.count("*") <= _REPEATS
+    if not _SIMPLE.fullmatch(pattern[3:]) or len(re.findall(r"[*+]", pattern)) > _REPEATS:
+        return False
+    try:
+        re.compile(pattern[3:])
+    except re.error:
+        return False
+    return True
 
 
 def mean_bits(bits_of: Bits, modules: Iterable[tuple[int, Iterable[str]]]) -> float:

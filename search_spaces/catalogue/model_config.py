@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ def whole_number(config: Mapping[str, Any], key: str) -> int:
     if value is None:
         raise KeyError(key)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value != int(value) or value < 1:
+    if not is_number or not math.isfinite(value) or value != int(value) or value < 1:
         raise ValueError(f"{key} {value!r}"[:_SHOWN])
     return int(value)
 

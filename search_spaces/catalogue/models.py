@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -197,14 +197,16 @@ class ModelShape:
             facts = {**_sizes(config, text, keys), **_formats(stored, layers, unread, keys)}
             if unread is not None and "tie_word_embeddings" not in {**config, **text}:
                 facts["tied"] = True  # the embedding alone is certain
-            return cls(**facts, decoder=grouped(layers), beside=encoder_weights(config, keys))
+            plain = cls(**facts, beside=encoder_weights(config, keys))
+            groups = grouped(layers)
+            return plain if groups == plain.groups else replace(plain, decoder=groups)
         except KeyError as error:
             if unread is not None:
-                raise SpaceError(f"{unread}; give a model that is read (docs/models.md)") from None
+                raise SpaceError(f"{unread}; give a model that is read (docs/design/models.md)") from None
             raise SpaceError(f"config.json lacks {error.args[0]}; write the key into the file") from None
         except (ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
             if unread is not None:
-                raise SpaceError(f"{unread}; give a model that is read (docs/models.md)") from None
+                raise SpaceError(f"{unread}; give a model that is read (docs/design/models.md)") from None
             raise SpaceError(f"config.json is not valid ({error}); give a decoder's config.json") from None
 
     def longest_context(self, version: tuple[int, ...] | None) -> int:
@@ -245,7 +247,7 @@ class ModelShape:
     @property
     def has_known_weights(self) -> bool:
         """Whether the formats of the checkpoint's weights are understood."""
-        return self.quantization is None or self.bits is not None or self.decoder is None
+        return self.quantization is None or self.bits is not None or self.unread is None
 
     @property
     def parameters(self) -> int:

@@ -212,6 +212,15 @@ def test_a_length_that_vllm_fits_itself_rules_out_nothing(arguments: tuple[str, 
             {**SMALL, "num_attention_heads": [8, 16]},
             "a model whose layers differ is not simulated (num_attention_heads [8, 16] in",
         ),
+        ({**SMALL, "num_hidden_layers": 10**9}, "config.json is not valid (1000000000 layers in num_hidden_layers)"),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M" * 10**6},
+            "config.json is not valid (1000000 layers in hybrid_override_pattern)",
+        ),
+        (
+            {**SMALL, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, float("nan")]}},
+            "config.json is not valid (weight_block_size nan)",
+        ),
         ({**SMALL, "vocab_size": -1}, "config.json is not valid (vocab_size -1)"),
     ],
 )
