@@ -42,13 +42,17 @@ def space(
         str | None,
         of(
             "engine",
-            help="vllm, llama.cpp, sglang, tensorrt-llm or openai.",
+            help="vllm, simulated, llama.cpp, sglang, tensorrt-llm or openai.",
             shown="the engine of the space, else vllm",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        of("model", value="FILE", help="Model of llama.cpp, a GGUF file.", shown="unknown; for vLLM, the preset's"),
+        of(
+            "model",
+            help="Model: a folder or a name on the Hugging Face hub; for llama.cpp, a GGUF file.",
+            shown="the preset's; for llama.cpp, unknown",
+        ),
     ] = None,
     preset: Annotated[str, of("preset", help="Preset with workload and search space.")] = DEFAULT_PRESET,
     vllm_version: Annotated[str | None, of("vllm_version", help="vLLM version, such as 0.25.1.", shown="any")] = None,
@@ -59,8 +63,8 @@ def space(
 ) -> None:
     """Show the search space on a card.
 
-    Lists parameters with their values and defaults, what is not offered and why, and the named configurations. Model
-    and workload are the preset's.
+    Lists parameters with their values and defaults, what is not offered and why, and the named configurations. The
+    workload is the preset's.
     """
     choice = pages.setup.SpaceChoice(
         gpu, name, engine, model, preset, vllm_version, gpus_per_trial, keep_answers, bunched_tokens

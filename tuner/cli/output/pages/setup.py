@@ -40,9 +40,9 @@ def print_presets(*, as_json: bool) -> None:
 
 def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     """Print a search space on a card."""
-    resolved, hardware, engine = space_on_card(choice)
+    resolved = space_on_card(choice)
     if as_json:
-        print(json.dumps(space_document(resolved, hardware), indent=1))
+        print(json.dumps(space_document(resolved), indent=1))
         return
     defaults = resolved.known_defaults()
     table = new_table()
@@ -52,11 +52,10 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
         mark = " *" if parameter.spec.changes_answers else " +" if parameter.spec.changes_stream else ""
         default = "" if parameter.name not in defaults else str(defaults[parameter.name])
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.spec.when or "")
-    show(
-        f"search space {resolved.name} on {hardware.name}, {engine} {choice.vllm_version or 'of any version'}",
-        table,
-        width=140,
-    )
+    context = resolved.context
+    engine = f"{'simulated ' if context.simulated else ''}{context.engine} {context.engine_version or 'of any version'}"
+    model = "" if choice.model is None else f" for {choice.model}"
+    show(f"search space {resolved.name} on {context.hardware.name}{model}, {engine}", table, width=140)
     if any(parameter.spec.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
     if any(parameter.spec.changes_stream for parameter in resolved.parameters):
