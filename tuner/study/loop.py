@@ -74,6 +74,7 @@ class Loop:
         self._items: dict[str, WorkItem] = {}
         self._references: dict[bool, Mapping[str, float | None]] = {}
         self._given_up = 0
+        self._untuned: set[str] = set()
         study = store.study(spec.name)
         self._kept = KeptOutcomes(spec.artifacts, "" if study is None else study.created_at.isoformat())
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
@@ -222,10 +223,17 @@ class Loop:
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
         self._observer.finished(record)
-        note = warm_up_note(record.name, outcome.server)
-        if note is not None:
-            self._observer.note(note)
+        for note in (warm_up_note(record.name, outcome.server), self._untuned_note(record.name, outcome.server)):
+            if note is not None:
+                self._observer.note(note)
         return self._must_end(outcome)
+
+    def _untuned_note(self, name: str, server: ServerFacts | None) -> str | None:
+        """Return what the study says, once for each file, of kernels without tuned settings; None without new ones."""
+        named = None if server is None else server.untuned_kernels
+        new = [file for file in (named or "").split("; ") if file and file not in self._untuned]
+        self._untuned.update(new)
+        return untuned_note(name, new) if new else None
 
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
         """Return the metrics that score 1 for this trial; None before the defaults are measured."""
@@ -327,6 +335,15 @@ def warm_up_note(name: str, server: ServerFacts | None) -> str | None:
     if server.benchmarks_again:
         return f"{name}: kernels were compiled during a benchmark, which was measured again"
     return None
+
+
+def untuned_note(name: str, files: Sequence[str]) -> str:
+    """Return what a study says of kernels without tuned settings for its card and model; `files` are the missing ones."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return (
+        f"{name}: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
+        f"({files[0]}{more}); docs/engines.md#tuned-kernels says how to make them"
+    )
 
 
 def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:

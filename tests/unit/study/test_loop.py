@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts, TrialKind, TrialOutcome
-from tests.fakes.stub_engine import StubEngine
+from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.unit.study.conftest import Bench
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
@@ -187,3 +187,13 @@ def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo
 )
 def test_a_study_says_what_a_warm_up_did_to_a_trial(server: ServerFacts | None, expected: str | None) -> None:
     assert warm_up_note("#0", server) == expected
+
+
+def test_a_study_says_once_that_kernels_are_not_tuned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StubServer, "facts", lambda _: ServerFacts(untuned_kernels="E=8.json; N=4.json"))
+    bench.run(lambda *_: {"output_throughput": 1.0, "p99_tpot_ms": 1.0}, trials=3, confirm_rounds=0)
+    assert len(bench.listener.finished_trials) >= 3
+    assert [note for note in bench.listener.notes if "tuned" in note] == [
+        "#0: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
+        "(E=8.json and 1 more); docs/engines.md#tuned-kernels says how to make them"
+    ]

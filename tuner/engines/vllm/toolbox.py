@@ -36,6 +36,8 @@ from tuner.workloads.traffic import Traffic
 _VERSION_S = 600.0
 ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
+TUNED_KERNELS = "VLLM_TUNED_CONFIG_FOLDER"
+"""The variable of a folder in which vLLM looks for tuned settings of its kernels, before its own."""
 _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
 PACKAGE = PythonPackage("vLLM", Path(__file__).parent / "resident" / "probe.py", _NAME_THE_PROGRAM)
 
@@ -301,7 +303,7 @@ HOST_IP = "VLLM_HOST_IP"
 
 
 def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:
-    """Return the variables that the tuner sets for every server: a shared compile cache, no usage report, its GPUs.
+    """Return the variables that the tuner sets for every server: caches, no usage report, tuned kernels, its GPUs.
 
     Args:
         home: the tuner's folder.
@@ -312,6 +314,9 @@ def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None =
     if scratch is not None:
         caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
+    kernels = home / "vllm" / "kernels"
+    if any(kernels.glob("*.json")):
+        variables[TUNED_KERNELS] = str(kernels)
     return variables | visible_gpus(gpus)
 
 

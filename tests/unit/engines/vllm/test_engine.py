@@ -391,6 +391,14 @@ def test_without_warm_start_servers_are_not_forked(made_vllm: MadeVllm, make_spe
     engine.close()
 
 
+def test_servers_find_tuned_kernels_where_there_are_some(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm" / "kernels"
+    folder.mkdir(parents=True)
+    assert "VLLM_TUNED_CONFIG_FOLDER" not in own_environment(tmp_path)
+    (folder / "E=128,N=768,device_name=NVIDIA_H200.json").write_text("{}")
+    assert own_environment(tmp_path)["VLLM_TUNED_CONFIG_FOLDER"] == str(folder)
+
+
 def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
     assert own_environment(tmp_path, [3])["CUDA_VISIBLE_DEVICES"] == "3"
     assert own_environment(tmp_path, [2, 3])["CUDA_VISIBLE_DEVICES"] == "2,3"
