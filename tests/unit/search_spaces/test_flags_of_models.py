@@ -6,6 +6,7 @@ Expected values were read in the sources of vLLM 0.15.1, 0.25.1 and 0.32.0.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
 PACKAGES = frozenset({"flashinfer", "deep_gemm", "deep_ep"})
 
 
-def shape(kind: dict[str, object] | None = None, **changes: Any) -> ModelShape:
+def shape(kind: Mapping[str, object] | None = None, **changes: Any) -> ModelShape:
     """Return Qwen2.5-0.5B's shape with changed fields, and with properties of a kind of model."""
     cls = type("Shape", (ModelShape,), {"encoders": False, **(kind or {})})
     values = {each.name: getattr(QWEN, each.name) for each in fields(ModelShape)}
@@ -254,7 +255,11 @@ def test_other_caches_are_shared_by_the_gpus_that_have_the_same_heads() -> None:
     assert broken(two, tensor_parallel_size=8, decode_context_parallel_size=4) == []
     assert broken(two, tensor_parallel_size=8, decode_context_parallel_size=8) == ["context-parallel-heads"]
     assert broken(two, tensor_parallel_size=4, decode_context_parallel_size=4) == ["context-parallel-heads"]
-    attention = {"tensor_parallel_size": 8, "decode_context_parallel_size": 2, "attention_backend": "TRITON_ATTN"}
+    attention: dict[str, ParameterValue] = {
+        "tensor_parallel_size": 8,
+        "decode_context_parallel_size": 2,
+        "attention_backend": "TRITON_ATTN",
+    }
     assert broken(two, **attention) == ["context-parallel-attention"]
     seven = space(replace(DENSE, heads=28, kv_heads=4), gpus=8, wanted=wanted)
     assert broken(seven, tensor_parallel_size=8, decode_context_parallel_size=2) == ["context-parallel-heads"]
