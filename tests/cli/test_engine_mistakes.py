@@ -265,6 +265,9 @@ def test_the_space_of_the_user_s_model_is_shown(
     shown = run_here(folder, "space", *argv)
     assert shown.code == 0
     assert f"on NVIDIA H200 for {model}, {version}" in " ".join(shown.out.split())
+    if engine == "vllm":
+        assert "attention_backend = FLASH_ATTN_MLA," in shown.out
+        assert shown.out.count("as far as is known") == 2  # of kernels, and of a format of the KV cache
     document = json.loads(run_here(folder, "space", *argv, "--json").out)
     assert "tensor_parallel_size" in {each["name"] for each in document["parameters"]}
     dropped = {(each["parameter"], each["value"]): each["reason"] for each in document["dropped"]}

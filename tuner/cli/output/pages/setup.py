@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any
 
 from rich.text import Text
 
+from search_spaces import ResolvedSpace
 from tuner.cli.options import option_of
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.engines.kind import EngineKind
@@ -61,12 +63,24 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     if any(parameter.spec.changes_stream for parameter in resolved.parameters):
         print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
-        dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
-        show("", Text("not offered", style="bold"), labelled(dropped), width=140)
+        show("", Text("not offered", style="bold"), labelled(_dropped(resolved)), width=140)
     if resolved.named:
         named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
         show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)
 
+
+def _dropped(resolved: ResolvedSpace) -> Rows:
+    """Return what is not offered and why: parameters and values that have one reason together."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for each in resolved.dropped:
+        values = reasons.setdefault(each.reason, {}).setdefault(each.parameter, [])
+        values.extend([] if each.value is None else [str(each.value)])
+    names = {why: [f"{n} = {', '.join(v)}" if v else n for n, v in found.items()] for why, found in reasons.items()}
+    return [("\n".join(wrap(", ".join(found), _LABEL_WIDTH)), why) for why, found in names.items()]
+
+
+_LABEL_WIDTH = 44
+"""Columns of the names of parameters and values that a space does not offer."""
 
 HOST_LABELS = {
     "cpu": "CPU",
