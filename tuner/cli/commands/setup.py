@@ -1,4 +1,4 @@
-"""The commands that show what a study can use on this machine: `doctor`, `presets` and `space`."""
+"""The commands around studies on this machine: `doctor`, `kernels`, `presets` and `space`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers, RayAddress, ServerCommand, Vllm, of
+from tuner.cli.options import (
+    AsJson,
+    BunchedTokens,
+    KeepAnswers,
+    RayAddress,
+    ServerCommand,
+    Storage,
+    StudyName,
+    Vllm,
+    of,
+)
 from tuner.cli.output import pages
 from tuner.settings.study import DEFAULT_PRESET
 
@@ -30,6 +40,19 @@ def doctor(
 def presets(as_json: AsJson = False) -> None:
     """List the presets: workload, model, card and SLOs under one name."""
     pages.setup.print_presets(as_json=as_json)
+
+
+def kernels(
+    study: StudyName = None,
+    vllm: Vllm = None,
+    storage: Storage = None,
+) -> None:
+    """Tune vLLM's kernels of experts for a study's card and model.
+
+    Makes each file of tuned settings that servers of the study looked for and did not find, as `tuner show` lists them,
+    on the first GPU of this machine, which must be free. It takes minutes for each file. Later studies use the files.
+    """
+    pages.setup.tune(study, vllm, storage)
 
 
 def space(

@@ -302,6 +302,11 @@ HOST_IP = "VLLM_HOST_IP"
 """The variable with the address at which other nodes reach a rank of a server."""
 
 
+def kernel_folder(home: Path) -> Path:
+    """Return the folder of tuned settings of kernels."""
+    return home / "vllm" / "kernels"
+
+
 def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:
     """Return the variables that the tuner sets for every server: caches, no usage report, tuned kernels, its GPUs.
 
@@ -314,9 +319,8 @@ def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None =
     if scratch is not None:
         caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
-    kernels = home / "vllm" / "kernels"
-    if any(kernels.glob("*.json")):
-        variables[TUNED_KERNELS] = str(kernels)
+    if any(kernel_folder(home).glob("*.json")):
+        variables[TUNED_KERNELS] = str(kernel_folder(home))
     return variables | visible_gpus(gpus)
 
 

@@ -17,8 +17,10 @@ from tuner.engines.kind import EngineKind
 from tuner.errors import EXIT_OURS, spelled
 from tuner.use_cases.devices import NodeReport, check_cluster
 from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
+from tuner.use_cases.kernels import tune_kernels, untuned_files
 from tuner.use_cases.preview import SpaceChoice as SpaceChoice
 from tuner.use_cases.preview import preset_document, slos_of, space_document, space_on_card
+from tuner.use_cases.stored import read_study
 from tuner.workloads.presets import load_preset, preset_names
 
 
@@ -67,6 +69,19 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     if resolved.named:
         named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
         show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)
+
+
+def tune(study: str | None, vllm: str | None, storage: str | None) -> None:
+    """Make the files of tuned settings that a study's engine missed."""
+    found = read_study(storage, study)
+    files, others = untuned_files(found)
+    if not files:
+        print(f"study {found.record.name} missed no file of tuned kernels of experts that is not made yet")
+    for number, file in enumerate(files, 1):
+        print(f"[{number}/{len(files)}] {file}", flush=True)
+        tune_kernels(found, vllm, file)
+    for file in others:
+        print(f"not made: {file} (only kernels of experts in 16 bits or FP8; see docs/engines.md#tuned-kernels)")
 
 
 def _dropped(resolved: ResolvedSpace) -> Rows:
