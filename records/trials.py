@@ -188,6 +188,8 @@ class ServerFacts:
         compile_s: time of torch.compile.
         engine_init_s: time to initialise the engine, from profiling to warm-up.
         attention_backend: name of the attention kernels.
+        untuned_kernels: names of files with tuned settings of kernels that the server looked for and did not find, with
+            "; " between them.
         preemptions: requests that were preempted.
         prefix_hit_rate: share of prompt tokens that were found in the prefix cache, on the GPU or offloaded.
         queue_time_mean_s: mean time of a request in the server's queue.
@@ -211,6 +213,7 @@ class ServerFacts:
     compile_s: float | None = None
     engine_init_s: float | None = None
     attention_backend: str | None = None
+    untuned_kernels: str | None = None
     preemptions: float | None = None
     prefix_hit_rate: float | None = None
     queue_time_mean_s: float | None = None

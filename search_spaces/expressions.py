@@ -354,6 +354,18 @@ class Context:
     simulated: bool | None = None
 
 
+_KINDS_OF_MODELS: Mapping[str, Callable[[ModelShape], object]] = {
+    "model.latent": lambda model: model.has_latent_attention if model.groups else None,
+    "model.recurrent": lambda model: model.has_recurrent_layers if model.groups else None,
+    "model.windowed": lambda model: model.has_windows if model.groups else None,
+    "model.multimodal": lambda model: model.beside > 0,
+    "model.weight_bits": lambda model: model.stored_bits if model.quantization is None else model.weight_bits,
+    "model.weight_type": lambda model: "float" if model.quantization is None else model.weight_type,
+    "model.weight_blocks": lambda model: model.weight_blocks,
+}
+"""Facts of a model's kind and of its checkpoint's format, by their names; None is unknown."""
+
+
 def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> dict[str, object]:
     names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab")
     facts: dict[str, object] = {f"model.{name}": None if model is None else getattr(model, name) for name in names}
@@ -366,6 +378,7 @@ def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> d
     facts["model.weight_gib"] = None if weights is None else weights / GIB
     facts["model.experts"] = None if model is None else model.experts
     facts["model.draft_layers"] = None if model is None else model.draft_layers
+    facts |= {name: None if model is None else kind(model) for name, kind in _KINDS_OF_MODELS.items()}
     per_token = 0 if model is None else model.kv_bytes_per_token(2)
     facts["model.kv_gib_per_token"] = per_token / GIB if per_token else None
     return facts

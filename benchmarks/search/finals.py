@@ -101,6 +101,10 @@ class WorldExecutor:
         """Return the slot unless it has a trial."""
         return [] if self._submitted else [0]
 
+    def fits(self, slot: int, gpus: int) -> bool:
+        """Return True: every worker has the GPUs of a trial."""
+        return True
+
     def starting(self) -> list[int]:
         """Return no slot."""
         return []

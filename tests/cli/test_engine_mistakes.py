@@ -203,7 +203,7 @@ def test_another_engine_refuses_the_space_and_the_program(folder: Path, engine: 
     [
         (
             ("llama.cpp", "--gpu", "cpu", "--model", "made.gguf"),
-            "llama.cpp on CPU, llama.cpp of any version",
+            "llama.cpp on CPU for {made.gguf}, llama.cpp of any version",
             "cache_type_v *",
         ),
         (("sglang", "--gpu", "h200"), "sglang on NVIDIA H200, SGLang of any version", "max_running_requests"),
@@ -219,7 +219,8 @@ def test_the_space_of_an_engine_is_shown(folder: Path, argv: tuple[str, ...], ti
     words = [str(folder.parent / word) if word in ("my.yaml", "made.gguf") else word for word in argv]
     shown = run_here(folder, "space", "--engine", *words)
     assert shown.code == 0
-    assert f"search space {title}" in shown.out
+    heading = title.replace("{made.gguf}", str(folder.parent / "made.gguf"))
+    assert f"search space {heading}" in " ".join(shown.out.split())
     assert parameter in shown.out
     assert "max_num_seqs" not in shown.out
 
@@ -228,17 +229,53 @@ def test_the_space_of_an_engine_is_shown(folder: Path, argv: tuple[str, ...], ti
     ("argv", "message"),
     [
         (("--engine", "llama.cpp", "--space", "cpu"), "this space has the flags of vllm"),
-        (("--gpu", "t4", "--model", "made.gguf"), "this setting is for llama.cpp; the model of another engine is the"),
+        (("--gpu", "t4", "--model", "made.gguf"), "not in the catalogue of simulated models; give a folder"),
+        (("--gpu", "t4", "--model", "./none"), "--model './none': the folder has no config.json; give a"),
+        (("--gpu", "t4", "--model", "A/B"), "--model 'A/B': this model is not in the catalogue of"),
         (
-            ("--engine", "simulated"),
-            "--engine 'simulated': this engine has no space of its own; give one of vllm, llama.cpp, sglang, tensorrt-",
+            ("--engine", "other"),
+            "--engine 'other': this engine has no space of its own; give one of vllm, llama.cpp, sglang, tensorrt-",
         ),
+        (("--engine", "simulated", "--gpu", "cpu"), "--gpu 'cpu': this is no GPU, and only GPUs are simulated"),
+        (("--engine", "simulated", "--space", "sglang"), "--space 'sglang': this space has the flags of sglang"),
         (("--engine", "openai"), "the flags of a command are in no space that is shipped; give --space FILE"),
         (("--engine", "openai", "--space", "cpu"), "this space has the flags of vllm"),
     ],
 )
 def test_a_space_that_is_not_the_engines_is_not_shown(folder: Path, argv: tuple[str, ...], message: str) -> None:
     refused(run_here(folder, "space", *argv), folder, message)
+
+
+EXPERTS = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [("vllm", "vLLM of any version"), ("sglang", "SGLang of any version"), ("simulated", "simulated vLLM 0.25.1")],
+)
+@pytest.mark.parametrize("name", ["dense", "experts", "Qwen/Qwen2.5-7B-Instruct"])
+def test_the_space_of_the_user_s_model_is_shown(
+    folder: Path, tmp_path: Path, engine: str, version: str, name: str
+) -> None:
+    config = {"dense": CONFIG, "experts": EXPERTS}.get(name)
+    model = name if config is None else str(tmp_path)
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    argv = ("--engine", engine, "--gpu", "h200", "--gpus-per-trial", "2", "--model", model)
+    shown = run_here(folder, "space", *argv)
+    assert shown.code == 0
+    assert f"on NVIDIA H200 for {model}, {version}" in " ".join(shown.out.split())
+    if engine == "vllm":
+        assert "attention_backend = FLASH_ATTN_MLA," in shown.out
+        assert shown.out.count("as far as is known") == 2  # of kernels, and of a format of the KV cache
+    document = json.loads(run_here(folder, "space", *argv, "--json").out)
+    assert "tensor_parallel_size" in {each["name"] for each in document["parameters"]}
+    dropped = {(each["parameter"], each["value"]): each["reason"] for each in document["dropped"]}
+    if engine == "vllm":
+        dense = "the model has no experts, and vLLM refuses the flag"
+        assert dropped.get(("expert_parallel", None)) == (None if name == "experts" else dense)
+    if engine == "simulated":
+        assert dropped["flashinfer_sampler", 1] == "they are on by default in vLLM 0.25.1"
 
 
 def test_doctor_names_the_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

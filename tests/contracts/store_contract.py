@@ -127,7 +127,13 @@ class TrialContract(StoreFixture):
             store.begin_attempt("s", 7, 0)
 
     def test_a_successful_outcome_is_read_back_unchanged(self, begun: Store) -> None:
-        server = ServerFacts(kv_cache_tokens=2**33, weights_gib=0.1, attention_backend="TRITON_ATTN", preemptions=0.0)
+        server = ServerFacts(
+            kv_cache_tokens=2**33,
+            weights_gib=0.1,
+            attention_backend="TRITON_ATTN",
+            untuned_kernels="E=8.json",
+            preemptions=0.0,
+        )
         server = dataclasses.replace(server, warmup_windows=3, warmup_settled=False, benchmarks_again=1)
         outcome = samples.success(samples.repeat(0), samples.repeat(1, None), samples.repeat(2, 1e16), server=server)
         begun.finish_trial("s", 0, 0, outcome, samples.verdict())

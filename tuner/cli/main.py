@@ -63,7 +63,7 @@ _add("Service", service.serve)
 _add("Service", service.submit, passes_flags=True)
 _add("Service", service.watch, service.status, service.logs)
 _add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
-_add("Setup", setup.presets, setup.space, setup.doctor)
+_add("Setup", setup.presets, setup.space, setup.doctor, setup.kernels)
 
 
 def _print_version(asked: bool) -> None:

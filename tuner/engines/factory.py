@@ -23,6 +23,11 @@ class EngineFactory:
     settings: EngineSettings
     device_per_slot: bool = False
 
+    def on_gpu(self, number: int) -> EngineFactory:
+        """Return a factory of engines on one of a worker's GPUs, which has a server of fewer on the first ones."""
+        one, *others = (replace(e, gpus=1, device_index=number) for e in (self.settings, *self.settings.others))
+        return replace(self, settings=replace(one, others=tuple(others)))
+
     def __call__(self, slot: int) -> Engine:
         """Return the engine of the worker in `slot`.
 

@@ -1,7 +1,7 @@
 """The interface of executors, the one of threads in this process, and the one that checks answers first.
 
-An executor owns `slots` workers; a worker runs one trial at a time. Implementations pass
-`tests/contracts/executor_contract.py`.
+An executor owns `slots` workers. A worker runs one trial at a time, or several that need fewer GPUs than it has: its
+other GPUs are slots from `slots` on. Implementations pass `tests/contracts/executor_contract.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of workers, each of which runs one trial at a time."""
+        """The number of workers; slots from this number on are further GPUs of a worker, for trials of one GPU."""
 
     def engine_info(self) -> EngineInfo:
         """Return the engine that is installed on the workers.
@@ -58,6 +58,9 @@ class Executor(Protocol):
     def idle(self) -> list[int]:
         """Return the slots that can take a trial, the lowest first."""
 
+    def fits(self, slot: int, gpus: int) -> bool:
+        """Return whether a trial that uses so many GPUs can start on an idle slot."""
+
     def starting(self) -> list[int]:
         """Return the slots whose worker has not started: they have no trial and take none."""
 
@@ -65,7 +68,7 @@ class Executor(Protocol):
         """Start a trial on an idle slot.
 
         Raises:
-            ValueError: if the slot is busy or does not exist.
+            ValueError: if the slot is busy, too small or does not exist.
         """
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
@@ -110,6 +113,9 @@ class InlineExecutor:
 
     def idle(self) -> list[int]:
         return [slot for slot in range(self.slots) if slot not in self._running]
+
+    def fits(self, slot: int, gpus: int) -> bool:
+        return True
 
     def starting(self) -> list[int]:
         return []
@@ -191,7 +197,10 @@ class CheckedExecutor:
 
     def idle(self) -> list[int]:
         busy = {finished.slot for finished in self._refused}
-        return [slot for slot in self._executor.idle() if slot not in busy]
+        return [slot for slot in self._executor.idle() if slot not in busy and slot < self.slots]
+
+    def fits(self, slot: int, gpus: int) -> bool:
+        return self._executor.fits(slot, gpus)
 
     def starting(self) -> list[int]:
         return self._executor.starting()

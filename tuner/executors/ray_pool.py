@@ -1,4 +1,7 @@
-"""An executor of Ray actors, one per device.
+"""An executor of Ray actors, one per device, or one for each group of GPUs that a trial may use.
+
+Trials that use fewer GPUs than a worker has run beside each other in its actor: slot `w` has those that begin at the
+first GPU of worker w, and the slots after the workers' have one GPU each.
 
 An actor that ends returns its trial as `worker_lost`, and so do all actors of a local Ray whose central processes end:
 that Ray is started again. The actor that replaces another ends the processes that the first one left.
@@ -16,6 +19,7 @@ import os
 import signal
 import time
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +66,7 @@ class RayExecutor:
         provenance: Provenance,
         records: Path,
         address: str | None = None,
+        beside: bool = False,
     ) -> None:
         """Start Ray and one actor for each name in `devices`.
 
@@ -73,6 +78,8 @@ class RayExecutor:
             provenance: of the outcomes of lost workers.
             records: folder of the records of a local Ray's processes.
             address: a cluster to join; None starts a Ray of this command.
+            beside: whether trials that use fewer GPUs run beside each other on those of a worker, which is on one node;
+                `make_engine` then builds engines on one of them, too.
 
         Raises:
             SettingError: if the cluster cannot be joined, or has too few GPUs.
@@ -90,6 +97,9 @@ class RayExecutor:
             if gpus:
                 require_gpus(len(devices), gpus)
         self._slots = [Slot(index, device) for index, device in enumerate(devices)]
+        self._all = list(self._slots)
+        for entry, number in product(self._slots, range(1, gpus if beside and nodes == 1 else 1)):
+            self._all.append(Slot(len(self._all), entry.device.rpartition(" × ")[2], entry, number))
         for entry in self._slots:
             self._start_actor(entry)
         if self._local is not None:
@@ -154,7 +164,16 @@ class RayExecutor:
 
     def idle(self) -> list[int]:
         self._note_started()
-        return [entry.index for entry in self._slots if entry.spec is None and entry.process is not None]
+        return [entry.index for entry in self._all if self._is_idle(entry)]
+
+    def _is_idle(self, entry: Slot) -> bool:
+        """Return whether no trial uses the GPU at which those of a slot begin, and its worker has started."""
+        return entry.spec is None and entry.worker.process is not None and entry.gpu >= entry.worker.used
+
+    def fits(self, slot: int, gpus: int) -> bool:
+        entry = self._all[slot]
+        beside = [each for each in self._all if each.worker_slot is entry and each.gpu < gpus]
+        return gpus <= 1 or (entry.worker_slot is None and all(each.spec is None for each in beside))
 
     def starting(self) -> list[int]:
         self._note_started()
@@ -182,20 +201,22 @@ class RayExecutor:
                 entry.requested = requested  # the deadline counts from the first request
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
-        if slot not in self.idle():
-            raise ValueError(f"slot {slot} is busy or does not exist; idle: {self.idle()}")
-        entry = self._slots[slot]
+        used = spec.launch.gpus(self._gpus)
+        if slot not in self.idle() or not self.fits(slot, used):
+            raise ValueError(f"slot {slot} is busy, too small or does not exist; idle: {self.idle()}")
+        entry = self._all[slot]
         entry.spec, entry.since, entry.started_at = spec, time.monotonic(), datetime.now(UTC)
+        entry.used, entry.runs_on = used, entry.worker.group
         carry = self._local is None
         if carry:
             ray_worker.mark_folder(spec.artifacts)
-        entry.reference = entry.actor.run.remote(spec, entry.device, carry=carry)
+        entry.reference = entry.actor.run.remote(spec, entry.device, entry.gpu, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
         if self._local is not None and not self._local.is_alive():
             return self._restart(self._local)
         starting = self.starting()
-        running = {entry.reference: entry for entry in self._slots if entry.reference is not None}
+        running = {entry.reference: entry for entry in self._all if entry.reference is not None}
         if not running:
             self._wait_for_workers(starting, timeout_s)
             return []
@@ -229,7 +250,7 @@ class RayExecutor:
         """Start the local Ray again after its central processes ended; return the running trials as lost."""
         _log.warning("Ray ended; starting it again")
         kind, why = FailureKind.WORKER_LOST, "Ray ended while the trial ran"
-        busy = [(entry, entry.spec) for entry in self._slots if entry.spec is not None]
+        busy = [(entry, entry.spec) for entry in self._all if entry.spec is not None]
         lost = [Finished(spec, self._lost(entry, kind, why), entry.index) for entry, spec in busy]
         self._local = None
         dead.stop()
@@ -238,8 +259,9 @@ class RayExecutor:
             send_signal(process, signal.SIGKILL)
         wait_until_gone(processes, CLOSE_S)
         self._local = start_local(len(self._slots), len(self._slots) * self._gpus, self._records)
-        for entry in self._slots:
+        for entry in self._all:
             entry.free()
+        for entry in self._slots:
             self._start_actor(entry)
         self._local.watch_calmly()
         return lost
@@ -252,15 +274,20 @@ class RayExecutor:
             outcome = result.outcome
             ray_worker.bring_back(result.files, spec.artifacts)
             if outcome.failure is not None and outcome.failure.kind is FailureKind.WORKER_LOST:
-                self._start_actor(entry)  # another node of the worker was lost
+                self._replace_worker(entry)  # another node of the worker was lost
         except RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
-            self._start_actor(entry)
+            self._replace_worker(entry)
         ray_worker.unmark_folder(spec.artifacts)
         entry.free()
         return Finished(spec, outcome, entry.index)
+
+    def _replace_worker(self, entry: Slot) -> None:
+        """Start a worker in place of the one that lost a trial, once for all trials that it ran beside each other."""
+        if entry.worker.group is entry.runs_on:
+            self._start_actor(entry.worker)
 
     def _lost(self, entry: Slot, kind: FailureKind, message: str) -> TrialOutcome:
         assert entry.spec is not None
@@ -269,7 +296,7 @@ class RayExecutor:
             started_at=entry.started_at,
             ended_at=moment_after(entry.started_at, entry.since),
             provenance=self._provenance,
-            worker=f"w{entry.index}",
+            worker=f"w{entry.worker.index}",
             device=entry.device,
             timings={},
             artifacts=os.fspath(entry.spec.artifacts),
@@ -277,16 +304,16 @@ class RayExecutor:
         )
 
     def cancel(self) -> None:
-        for entry in self._slots:
+        for entry in self._all:
             if entry.spec is not None:
                 entry.actor.cancel.remote(entry.spec.uid)
 
     def states(self) -> list[WorkerState]:
-        busy = [entry for entry in self._slots if entry.spec is not None]
+        busy = {entry.index: entry.spec.uid for entry in self._all if entry.spec is not None}
         phases: dict[int, Phase | None] = {}
         try:
-            answers = ray.get([entry.actor.phase.remote() for entry in busy], timeout=0.5)
-            phases = {entry.index: phase for entry, phase in zip(busy, answers, strict=True)}
+            answers = ray.get([self._all[slot].actor.phase.remote(uid) for slot, uid in busy.items()], timeout=0.5)
+            phases = dict(zip(busy, answers, strict=True))
         except RayError:
             pass  # a lost worker has no phase
         now = time.monotonic()
@@ -298,7 +325,8 @@ class RayExecutor:
                 phases.get(entry.index),
                 now - entry.since if entry.spec else 0.0,
             )
-            for entry in self._slots
+            for entry in self._all
+            if entry.worker_slot is None or entry.spec is not None
         ]
 
     def close(self) -> None:
@@ -307,7 +335,7 @@ class RayExecutor:
             return
         if self._local is None or self._local.is_alive():
             self._close_workers()
-        self._slots = []
+        self._slots = self._all = []
         if self._local is not None:
             self._local.stop()
         else:
@@ -318,7 +346,7 @@ class RayExecutor:
         self.cancel()
         started = [entry for entry in self._slots if entry.process is not None]
         endings = [each.close.remote() for entry in started for each in (entry.actor, *entry.group.others)]
-        running = [entry.reference for entry in started if entry.reference is not None]
+        running = [each.reference for each in self._all if each.worker in started and each.reference is not None]
         if endings:
             ray.wait([*endings, *running], num_returns=len(endings) + len(running), timeout=CLOSE_S)
         for entry in self._slots:

@@ -20,8 +20,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import ray
 from ray.exceptions import RayError
@@ -47,6 +48,14 @@ MakeEngine = Callable[[int], Engine]
 """Builds a worker's engine from its slot; pickled to the actor."""
 
 
+@runtime_checkable
+class OnOneGpu(Protocol):
+    """A `MakeEngine` that also builds engines on one of a worker's GPUs, as `EngineFactory` does."""
+
+    def on_gpu(self, number: int) -> MakeEngine:
+        """Return what builds them."""
+
+
 @dataclass(frozen=True)
 class WorkerResult:
     """An outcome, with the trial's files as an archive if the worker does not share the study's folder."""
@@ -63,83 +72,95 @@ def restore_omp_threads(omp_threads: str | None) -> None:
 
 
 class RayWorker:
-    """The actor class: one engine in a process of its own."""
+    """The actor class: one engine in a process of its own, and one more for each GPU that gets a trial of its own."""
 
     def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
         restore_omp_threads(omp_threads)
         be_private()  # a worker of another host has no umask of the driver's
-        self._engine = make_engine(slot)
+        self._make_engine = make_engine
+        self._engines = {0: make_engine(slot)}
         self._slot = slot
         self._cancelled: dict[str, threading.Event] = {}
-        self._phase: Phase | None = None
+        self._phases: dict[str, Phase] = {}
 
     def info(self) -> EngineInfo:
         """Return what is installed."""
-        return self._engine.info()
+        return self._engines[0].info()
 
     def identity(self) -> Identity:
         """Return the worker's process."""
         return own_identity()
 
-    def run(self, spec: TrialSpec, device: str, *, carry: bool) -> WorkerResult:
+    def run(self, spec: TrialSpec, device: str, gpu: int, *, carry: bool) -> WorkerResult:
         """Run one attempt at a trial.
 
         Args:
             spec: the trial.
             device: name of the device, for the record.
+            gpu: the first of the worker's GPUs that the trial has.
             carry: whether to return the trial's files if this host does not have the driver's folder.
         """
         if not carry or is_shared(spec.artifacts):
-            return WorkerResult(self._run(spec, device), None)
+            return WorkerResult(self._run(spec, device, gpu), None)
         folder = scratch.new_folder("trial")
         try:
-            outcome = self._run(replace(spec, artifacts=folder), device)
+            outcome = self._run(replace(spec, artifacts=folder), device, gpu)
             files = pack_files(folder, os.uname().nodename)
             return WorkerResult(replace(outcome, artifacts=os.fspath(spec.artifacts)), files)
         finally:
             scratch.remove(folder)
 
-    def _run(self, spec: TrialSpec, device: str) -> TrialOutcome:
+    def _run(self, spec: TrialSpec, device: str, gpu: int) -> TrialOutcome:
         worker = f"w{self._slot}@{os.uname().nodename}"
-        cancelled = self._event(spec.uid)
+        cancelled, report = self._event(spec.uid), partial(self._phases.__setitem__, spec.uid)
         try:
-            return run_trial(self._engine, spec, cancelled, worker=worker, device=device, report=self._note_phase)
+            return run_trial(self._engine(gpu), spec, cancelled, worker=worker, device=device, report=report)
         finally:
-            self._phase = None
+            self._phases.pop(spec.uid, None)
             del self._cancelled[spec.uid]
+
+    def _engine(self, gpu: int) -> Engine:
+        """Return the engine of the trials that begin at one of the worker's GPUs; one trial at a time begins there."""
+        if gpu not in self._engines:
+            assert isinstance(self._make_engine, OnOneGpu)
+            self._engines[gpu] = self._make_engine.on_gpu(gpu)(self._slot)
+        return self._engines[gpu]
 
     def _event(self, uid: str) -> threading.Event:
         return self._cancelled.setdefault(uid, threading.Event())
 
-    def _note_phase(self, phase: Phase) -> None:
-        self._phase = phase
-
-    def phase(self) -> Phase | None:
-        """Return the phase of the running trial."""
-        return self._phase
+    def phase(self, uid: str) -> Phase | None:
+        """Return the phase of a running trial."""
+        return self._phases.get(uid)
 
     def cancel(self, uid: str) -> None:
         """Cancel a trial, also one that was submitted and has not begun."""
         self._event(uid).set()
 
     def close(self) -> None:
-        """Close the engine, which stops its servers."""
-        self._engine.close()
+        """Close the engines, which stops their servers."""
+        for engine in list(self._engines.values()):
+            engine.close()
 
 
 @dataclass
 class Slot:
-    """The driver's view of one worker.
+    """The driver's view of one worker, or of one of its GPUs beside the first.
 
     Args:
         index: number of the slot.
         device: name of the worker's device.
+        worker_slot: of a GPU beside the first: the slot of its worker, which has the fields up to `process`; None: this
+            is the worker's own.
+        gpu: number of the first GPU of its trials among those of the worker.
         group: the actors of the worker.
         identity: reference to the actor's process, which is ready once the actor has started.
         requested: when the actor was requested, by `time.monotonic`.
         retry_at: when another actor is requested after one failed to start, by `time.monotonic`; 0: none has failed.
         process: the worker's process, once known; of use only if it runs on this host.
         spec: the running trial; None: idle.
+        used: GPUs of the running trial.
+        runs_on: the actors that run it.
         reference: to the outcome of the running trial.
         since: when the trial was submitted, by `time.monotonic`.
         started_at: the same by the wall clock.
@@ -147,24 +168,34 @@ class Slot:
 
     index: int
     device: str
+    worker_slot: Slot | None = None
+    gpu: int = 0
     group: Any = None
     identity: Any = None
     requested: float = 0.0
     retry_at: float = 0.0
     process: Identity | None = None
     spec: TrialSpec | None = None
+    used: int = 0
+    runs_on: Any = None
     reference: Any = None
     since: float = 0.0
     started_at: datetime | None = None
 
     @property
+    def worker(self) -> Slot:
+        """The slot of the worker."""
+        return self.worker_slot or self
+
+    @property
     def actor(self) -> Any:
         """The actor that runs trials."""
-        return self.group.worker
+        return self.worker.group.worker
 
     def free(self) -> None:
         """Forget the trial."""
-        self.spec = self.reference = self.started_at = None
+        self.spec = self.reference = self.started_at = self.runs_on = None
+        self.used = 0
 
 
 RANK_START_S = 300.0
@@ -279,7 +310,7 @@ def start_group(factory: MakeEngine, slot: int, gpus: int, nodes: int) -> Group:
         nodes: of the worker.
     """
     omp = os.environ.get("OMP_NUM_THREADS")
-    options: dict[str, Any] = {"num_cpus": 0 if gpus else 1, "num_gpus": gpus, "max_concurrency": 4}
+    options: dict[str, Any] = {"num_cpus": 0 if gpus else 1, "num_gpus": gpus, "max_concurrency": 3 + max(gpus, 1)}
     if nodes == 1:
         return Group(ray.remote(RayWorker).options(**options).remote(factory, slot, omp))
     bundle = {"GPU": float(gpus)} if gpus else {"CPU": 1.0}

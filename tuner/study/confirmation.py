@@ -92,8 +92,8 @@ class Confirmation:
         return self.rounds.index(item.round) % self._slots
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next measurement for this slot; None if it has none left."""
-        queue = self._queues[slot]
+        """Return the next measurement for this slot; None if it has none left, and for one beside a worker's own."""
+        queue = self._queues.get(slot, deque())
         disqualified = self._disqualified() if queue else set()
         while queue:
             item = queue.popleft()

@@ -45,6 +45,9 @@ CANCEL_S = 180.0
 _OVERTIME = 1.0
 """Most time that running trials may continue after the time limit, as a multiple of the median trial's duration."""
 
+_MOST_WAITING = 2
+"""Trials that wait for more GPUs than are idle: the second one shows that the sampler has no smaller one now."""
+
 _GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""
 
@@ -73,7 +76,10 @@ class Loop:
         self._clock = clock
         self._items: dict[str, WorkItem] = {}
         self._references: dict[bool, Mapping[str, float | None]] = {}
+        self._waiting: list[WorkItem] = []
+        self._overtaken = False
         self._given_up = 0
+        self._untuned: set[str] = set()
         study = store.study(spec.name)
         self._kept = KeptOutcomes(spec.artifacts, "" if study is None else study.created_at.isoformat())
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
@@ -104,6 +110,7 @@ class Loop:
         """
         ending = self._defaults_failed() or RunEnding.DONE
         cancel_at, was_cut = math.inf, False
+        self._waiting, self._overtaken = [], False
         while True:
             now = self._clock.monotonic()
             if self._stop.is_set():
@@ -118,7 +125,7 @@ class Loop:
             if ending is RunEnding.DONE:
                 self._submit_trials(source)
             if self._has_ended(ending, source):
-                if ending is RunEnding.TIMEOUT and not was_cut and source.exhausted():
+                if ending is RunEnding.TIMEOUT and not (was_cut or self._waiting) and source.exhausted():
                     return RunEnding.DONE  # the last trials ended in overtime
                 return ending if ending is not RunEnding.DONE or source.exhausted() else RunEnding.EXHAUSTED
             for finished in self._executor.wait_any(TICK_S):
@@ -131,7 +138,7 @@ class Loop:
 
     def _has_ended(self, ending: RunEnding, source: TrialSource) -> bool:
         """Return whether no trial runs and none can start; a worker that is starting may take one."""
-        if self._items:
+        if self._items or (self._waiting and ending is RunEnding.DONE):
             return False
         return ending is not RunEnding.DONE or source.exhausted() or not self._executor.starting()
 
@@ -152,18 +159,50 @@ class Loop:
     def _submit_trials(self, source: TrialSource) -> None:
         """Submit a trial of the source to each idle slot."""
         for slot in self._executor.idle():
-            item = source.next(slot)
+            item = self._next(source, slot)
             if item is None:
                 continue
-            if not item.known:
-                self._store.add_trial(self._pending(item))
-                item.known = True
+            self._add(item)
             attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)
             item.began_s = self._clock.monotonic()
             self._items[trial.uid] = item
             self._executor.submit(trial, slot)
             self._observer.started(trial, slot)
+
+    def _next(self, source: TrialSource, slot: int) -> WorkItem | None:
+        """Return a trial that fits into the GPUs that are idle from a slot on; None if there is none now.
+
+        A trial that needs more GPUs waits, and one smaller trial may overtake it. Then no other trial starts before it,
+        so that the GPUs become idle at nearly the same time, and no large trial waits for ever.
+        """
+        if self._spec.gpus == 1:
+            return source.next(slot)
+        if slot not in self._executor.idle():  # a trial that has just started uses its GPU
+            return None
+        for item in self._waiting:
+            if self._fits(item, slot):
+                self._waiting.remove(item)
+                self._overtaken = False
+                return item
+        while len(self._waiting) < _MOST_WAITING and not self._overtaken:
+            found = source.next(slot)
+            if found is None or self._fits(found, slot):
+                self._overtaken = found is not None and bool(self._waiting)
+                return found
+            self._add(found)
+            self._waiting.append(found)
+        return None
+
+    def _fits(self, item: WorkItem, slot: int) -> bool:
+        launch = self._spec.trial(item.number, item.round, 1, item.kind, item.config).launch
+        return self._executor.fits(slot, launch.gpus(self._spec.gpus))
+
+    def _add(self, item: WorkItem) -> None:
+        """Store a trial; the next run runs it, should this one end before."""
+        if not item.known:
+            self._store.add_trial(self._pending(item))
+            item.known = True
 
     def _pending(self, item: WorkItem) -> TrialRecord:
         return TrialRecord(
@@ -222,10 +261,17 @@ class Loop:
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
         self._observer.finished(record)
-        note = warm_up_note(record.name, outcome.server)
-        if note is not None:
-            self._observer.note(note)
+        for note in (warm_up_note(record.name, outcome.server), self._untuned_note(record.name, outcome.server)):
+            if note is not None:
+                self._observer.note(note)
         return self._must_end(outcome)
+
+    def _untuned_note(self, name: str, server: ServerFacts | None) -> str | None:
+        """Return what the study says, once for each file, of kernels without tuned settings; None without new ones."""
+        named = None if server is None else server.untuned_kernels
+        new = [file for file in (named or "").split("; ") if file and file not in self._untuned]
+        self._untuned.update(new)
+        return untuned_note(name, new) if new else None
 
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
         """Return the metrics that score 1 for this trial; None before the defaults are measured."""
@@ -327,6 +373,15 @@ def warm_up_note(name: str, server: ServerFacts | None) -> str | None:
     if server.benchmarks_again:
         return f"{name}: kernels were compiled during a benchmark, which was measured again"
     return None
+
+
+def untuned_note(name: str, files: Sequence[str]) -> str:
+    """Return what a study says of kernels without tuned settings; `files` with them are missing."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return (
+        f"{name}: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
+        f"({files[0]}{more}); `tuner kernels` makes them"
+    )
 
 
 def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:

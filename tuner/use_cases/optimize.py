@@ -16,6 +16,8 @@ from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
@@ -263,4 +265,11 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
         provenance=Provenance.MEASURED,
         records=home() / "ray",
         address=ray_address,
+        beside=all(_counts_gpus(each.name) for each in (settings, *settings.others)),
     )
+
+
+def _counts_gpus(engine: str) -> bool:
+    """Return whether the flags of a server say how many GPUs it uses; a user's command does not."""
+    kind = kind_of(engine)
+    return kind.program is not None and kind.can(Feature.SEVERAL_GPUS)

@@ -16,20 +16,19 @@ from search_spaces import (
     Space,
     SpaceError,
     hardware_named,
-    known_model,
     load_space,
 )
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.engines.base import EngineInfo
 from tuner.engines.kind import ModelForm
-from tuner.engines.kinds import kind_of, kinds
+from tuner.engines.kinds import SIMULATED, kind_of, kinds
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import GoalSettings, StudySettings
 from tuner.study.specification.builder import build_spec
-from tuner.study.specification.find_model import find_gguf, named_model
+from tuner.study.specification.find_model import find_gguf, find_shape, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
 from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
 from tuner.use_cases.devices import find_devices
@@ -58,10 +57,10 @@ def preset_document(preset: Preset) -> dict[str, Any]:
     }
 
 
-def space_document(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, Any]:
+def space_document(resolved: ResolvedSpace) -> dict[str, Any]:
     """Return a space on a card: its parameters, what is not offered and why, and the named configurations."""
     return {
-        "hardware": hardware.name,
+        "hardware": resolved.context.hardware.name,
         "parameters": [
             {
                 **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.spec.when},
@@ -81,10 +80,11 @@ class SpaceChoice:
     Attributes:
         gpu: the card; None: this machine's.
         space: name or file; None: the engine's, else the preset's.
-        engine: its name; None: that of the space.
-        model: a GGUF file, or the model of a command; None: unknown, and for vLLM the preset's.
+        engine: its name, or `simulated`; None: that of the space.
+        model: a folder, a hub name, a GGUF file, or the model of a command; None: the preset's, and unknown for
+            llama.cpp and a command.
         preset: of model and workload.
-        vllm_version: None: any.
+        vllm_version: None: any, and for `simulated` the one that is simulated on the card.
         gpus_per_trial: GPUs of a trial.
         keep_answers: without parameters that change the model's answers.
         bunched_tokens: with parameters that send tokens in bunches.
@@ -101,33 +101,50 @@ class SpaceChoice:
     bunched_tokens: bool
 
 
-def space_on_card(choice: SpaceChoice) -> tuple[ResolvedSpace, HardwareProfile, str]:
-    """Return a search space on a card, the card, and the title of the engine.
+def space_on_card(choice: SpaceChoice) -> ResolvedSpace:
+    """Return a search space for a card and a model.
 
     Raises:
         UserError: for a setting that cannot work.
     """
     chosen = load_preset(choice.preset)
-    hardware = hardware_named(choice.gpu) if choice.gpu is not None else find_devices(None).profile
+    simulated = _simulated(choice) if choice.engine == SIMULATED else {}
+    hardware = simulated.pop("hardware", None) or _card(choice.gpu)
     declared = _declared(choice.space, choice.engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
     context = Context(
         hardware=hardware,
-        engine_version=choice.vllm_version,
-        flags=None,
         model=_shape(declared.engine, choice.model, chosen.model),
-        packages=None,
         concurrency=chosen.workload.max_concurrency,
         input_len=chosen.workload.input_len,
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
         engine=kind_of(declared.engine).title,
         gpus=choice.gpus_per_trial,
+        **({"engine_version": choice.vllm_version} | simulated),
         **(gpu.host_limits() if choice.gpu is None else {}),
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (choice.bunched_tokens or has_itl_slo(goals, chosen.workload))
-    resolved = declared.resolve(context, keep_answers=choice.keep_answers, keep_stream=keep_stream)
-    return resolved, hardware, context.engine
+    return declared.resolve(context, keep_answers=choice.keep_answers, keep_stream=keep_stream)
+
+
+def _card(name: str | None) -> HardwareProfile:
+    return find_devices(None).profile if name is None else hardware_named(name)
+
+
+def _simulated(choice: SpaceChoice) -> dict[str, Any]:
+    """Return what a space's context has of the simulated engine, by field; the card is the preset's without one."""
+    found, _ = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, None)
+    assert found.card is not None
+    assert found.version is not None
+    info = SimulatedEngine(found.card, found.version, SIMULATED_PACKAGES).info()
+    return {
+        "hardware": found.card,
+        "engine_version": info.version,
+        "flags": info.flags,
+        "packages": info.packages,
+        "simulated": True,
+    }
 
 
 def _declared(name: str | None, engine: str | None, default: str) -> Space:
@@ -136,37 +153,37 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
     Raises:
         SettingError: for an engine that has no space, and for the space of another one.
     """
-    if engine is not None and engine not in kinds():
+    if engine is not None and engine not in (SIMULATED, *kinds()):
         rule = "this engine has no space of its own"
-        with_space = ", ".join(name for name, each in kinds().items() if each.program is not None)
+        with_space = ", ".join([*(name for name, each in kinds().items() if each.program is not None), SIMULATED])
         raise SettingError("engine", engine, rule, f"give one of {with_space}")
     kind = kind_of(engine or VLLM)
     if kind.program is None and name is None:
         raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
     space = load_space(name or kind.space or default)
-    if engine not in (None, space.engine):
+    if engine is not None and kind.name != space.engine:
         rule = f"this space has the flags of {space.engine}"
         raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")
     return space
 
 
-def _shape(engine: str, file: str | None, model: str) -> ModelShape | None:
-    """Return the shape of a GGUF file for llama.cpp, None without one; for vLLM, that of a known model.
+def _shape(engine: str, model: str | None, default: str) -> ModelShape | None:
+    """Return the shape of a model; None without one for llama.cpp and for a command, and else that of `default`.
 
     That of a command's model is known if it is a folder with a config.json.
 
     Raises:
-        SettingError: for a file that is no GGUF file, and for one with vLLM's space.
+        SettingError: for a model that is not found, or that cannot be read.
     """
     form = kind_of(engine).model_form
-    if form is ModelForm.ANY:
-        return None if file is None else named_model(file, None)[1]
-    if form is ModelForm.GGUF:
-        return None if file is None else find_gguf(file, None)[1]
-    if file is not None:
-        rule = "this setting is for llama.cpp; the model of another engine is the preset's"
-        raise SettingError("model", file, rule, "give {preset}, or {engine} llama.cpp")
-    return known_model(model)
+    if form is ModelForm.CHECKPOINT:
+        try:
+            return find_shape(model or default)[1]
+        except SpaceError as error:
+            raise SettingError("model", model or default, str(error)) from None
+    if model is None:
+        return None
+    return named_model(model, None)[1] if form is ModelForm.ANY else find_gguf(model, None)[1]
 
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:
@@ -317,7 +334,7 @@ def preview_document(found: StudyPreview) -> dict[str, Any]:
         "objectives": objectives,
         "slos": slos,
         "workload": plan.workload.model_dump(mode="json"),
-        "space": {"name": found.space.name, **space_document(found.space, found.card)},
+        "space": {"name": found.space.name, **space_document(found.space)},
         "known_defaults": found.space.known_defaults(),
         "defaults": None if found.defaults is None else simulation_document(found.defaults),
         "shown": shown_metrics(objectives),

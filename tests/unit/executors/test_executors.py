@@ -7,7 +7,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -34,6 +34,7 @@ from tuner.executors.base import Executor, InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
 from tuner.executors.ray_worker import Slot
 from tuner.processes.family import is_alive
+from tuner.specs import TrialSpec
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -304,3 +305,74 @@ class TestWorkerThatDoesNotStart:
                 executor.wait_any(0.0)
         finally:
             executor.close()
+
+
+@dataclass(frozen=True)
+class TwoGpus:
+    """Builds stub engines of a worker with two GPUs, or of its second one, for which it leaves a file."""
+
+    held: Path
+    gpu: int = 0
+
+    def on_gpu(self, number: int) -> TwoGpus:
+        return TwoGpus(self.held, number)
+
+    def __call__(self, slot: int) -> Engine:
+        self.held.with_name(f"engine-{slot}-{self.gpu}").touch()
+        return StubFactory(self.held)(slot)
+
+
+def sized(folder: Path, number: int, gpus: int) -> TrialSpec:
+    trial = spec(folder, number)
+    return replace(trial, gpus=2, launch=replace(trial.launch, argv=("--tensor-parallel-size", str(gpus))))
+
+
+def test_trials_of_one_gpu_run_beside_each_other(tmp_path: Path) -> None:
+    gate, records = tmp_path / "go", tmp_path / "ray"
+    executor = RayExecutor(
+        TwoGpus(gate), ["2 × H"], gpus=2, provenance=Provenance.SIMULATED, records=records, beside=True
+    )
+    try:
+        wait_until_started(executor)
+        assert (executor.slots, executor.idle()) == (1, [0, 1])
+        assert [executor.fits(slot, gpus) for slot in (0, 1) for gpus in (1, 2)] == [True, True, True, False]
+        executor.submit(sized(tmp_path, 1, 1), 0)
+        executor.submit(sized(tmp_path, 2, 1), 1)
+        assert (executor.idle(), executor.fits(0, 2)) == ([], False)
+        states = [(state.slot, state.device, state.trial) for state in executor.states()]
+        assert states == [(0, "2 × H", "1"), (1, "H", "2")]
+        gate.touch()
+        assert {f.spec.number: (f.slot, f.outcome.succeeded) for f in gather(executor, 2)} == {
+            1: (0, True),
+            2: (1, True),
+        }
+        assert (tmp_path / "engine-0-1").exists()
+        gate.unlink()
+        executor.submit(sized(tmp_path, 3, 2), 0)
+        assert executor.idle() == []
+        with pytest.raises(ValueError, match="slot 1 is busy, too small"):
+            executor.submit(sized(tmp_path, 4, 1), 1)
+        worker = executor._slots[0].process
+        assert worker is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        [lost] = gather(executor, 1)
+        assert lost.outcome.failure is not None
+        assert lost.outcome.failure.kind is FailureKind.WORKER_LOST
+        wait_until_started(executor)
+        assert executor.idle() == [0, 1]
+    finally:
+        executor.close()
+
+
+def test_a_worker_that_is_lost_with_two_trials_is_replaced_once(tmp_path: Path) -> None:
+    started_actors: list[Slot] = []
+    executor = RayExecutor.__new__(RayExecutor)
+    executor._start_actor = started_actors.append  # type: ignore[assignment,method-assign]
+    worker = Slot(0, "2 × H", group=object())
+    beside = Slot(1, "H", worker, 1)
+    for entry in (worker, beside):
+        entry.runs_on = worker.group
+    executor._replace_worker(beside)
+    worker.group = object()
+    executor._replace_worker(worker)
+    assert started_actors == [worker]

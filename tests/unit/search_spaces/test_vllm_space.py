@@ -255,7 +255,10 @@ def test_keep_answers() -> None:
     gone = {
         d.parameter for d in space.dropped if d.reason == "it may change the model's answers, which the study excludes"
     }
-    assert gone == {"quantization", "marlin_input_dtype", "kv_cache_dtype"}
+    assert gone == {
+        *("quantization", "marlin_input_dtype", "kv_cache_dtype"),
+        *("mamba_ssm_cache_dtype", "mamba_cache_dtype"),
+    }
     assert "speculative" in {p.name for p in space.parameters}
     assert "fp8-weights" not in space.named
 

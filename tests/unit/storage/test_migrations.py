@@ -51,6 +51,16 @@ def test_migrations_create_the_tables_of_the_models(url: str, engine: Engine) ->
     assert set(inspect(engine).get_table_names()) == {*METADATA.tables, "tuner_alembic_version"}
 
 
+def test_an_older_schema_is_migrated(url: str, engine: Engine) -> None:
+    open_store(url).close()
+    with database.writing_engine(engine).begin() as connection:
+        connection.execute(text("ALTER TABLE tuner_server_facts DROP COLUMN untuned_kernels"))
+        connection.execute(text("UPDATE tuner_alembic_version SET version_num = '0001'"))
+    assert differences(engine) != []
+    open_store(url).close()
+    assert differences(engine) == []
+
+
 def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
@@ -87,7 +97,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0001\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0002\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts, TrialKind, TrialOutcome
-from tests.fakes.stub_engine import StubEngine
+from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialKind, TrialOutcome
+from search_spaces import Context, hardware_named, load_space
+from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.unit.study.conftest import Bench
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
@@ -59,6 +62,9 @@ class SilentExecutor:
 
     def idle(self) -> list[int]:
         return [0] if self.waits_to_start <= 0 and not self.submitted else []
+
+    def fits(self, slot: int, gpus: int) -> bool:
+        return True
 
     def starting(self) -> list[int]:
         return [0] if self.waits_to_start > 0 else []
@@ -187,3 +193,124 @@ def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo
 )
 def test_a_study_says_what_a_warm_up_did_to_a_trial(server: ServerFacts | None, expected: str | None) -> None:
     assert warm_up_note("#0", server) == expected
+
+
+def test_a_study_says_once_that_kernels_are_not_tuned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StubServer, "facts", lambda _: ServerFacts(untuned_kernels="E=8.json; N=4.json"))
+    bench.run(lambda *_: {"output_throughput": 1.0, "p99_tpot_ms": 1.0}, trials=3, confirm_rounds=0)
+    assert len(bench.listener.finished_trials) >= 3
+    assert [note for note in bench.listener.notes if "tuned" in note] == [
+        "#0: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
+        "(E=8.json and 1 more); `tuner kernels` makes them"
+    ]
+
+
+class TwoGpuExecutor(SilentExecutor):
+    """One worker of two GPUs, of which the second is slot 1; `lasts` has the seconds of each trial."""
+
+    def __init__(self, clock: SteppedClock, info: EngineInfo, lasts: dict[int, float]) -> None:
+        super().__init__(clock, info)
+        self.lasts = lasts
+        self.running: dict[int, tuple[TrialSpec, float]] = {}
+        self.began: list[tuple[float, int, int]] = []
+        """Seconds, trial and slot of each start."""
+
+    def _gpus(self, slot: int) -> int:
+        return self.running[slot][0].launch.gpus(2) if slot in self.running else 0
+
+    def idle(self) -> list[int]:
+        return [slot for slot in (0, 1) if slot not in self.running and (slot == 0 or self._gpus(0) < 2)]
+
+    def fits(self, slot: int, gpus: int) -> bool:
+        return gpus == 1 or (slot == 0 and 1 not in self.running)
+
+    def submit(self, spec: TrialSpec, slot: int) -> None:
+        assert slot in self.idle()
+        assert self.fits(slot, spec.launch.gpus(2))
+        self.began.append((self.clock.seconds, spec.number, slot))
+        self.running[slot] = (spec, self.clock.seconds + self.lasts.get(spec.number, 100.0))
+
+    def wait_any(self, timeout_s: float) -> list[Finished]:
+        if not self.running:
+            return []
+        self.clock.seconds = min(end for _, end in self.running.values())
+        ended = [slot for slot, (_, end) in self.running.items() if end <= self.clock.seconds]
+        now = self.clock.now()
+        found = [(slot, self.running.pop(slot)[0]) for slot in ended]
+        repeat = Repeat(0, 0, 100, 100, 0, 1.0, {"output_throughput": 1.0, "p99_tpot_ms": 1.0, "success_rate": 1.0})
+        outcome = TrialOutcome(now, now, Provenance.MEASURED, "w0", "cpu", {}, "", repeats=(repeat,))
+        return [Finished(spec, outcome, slot) for slot, spec in found]
+
+
+@dataclass
+class Sizes:
+    """A source of trials that use so many GPUs."""
+
+    items: deque[WorkItem]
+
+    def next(self, slot: int) -> WorkItem | None:
+        return self.items.popleft() if self.items else None
+
+    def exhausted(self) -> bool:
+        return not self.items
+
+    def give_back(self, item: WorkItem) -> None:
+        self.items.append(item)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lasts", "began"),
+    [
+        # two small ones beside each other, and a large one alone
+        ([1, 1, 2], {}, [(0, 0, 0), (0, 1, 1), (100, 2, 0)]),
+        # trial 2 overtakes trial 1, and trial 3 does not
+        ([1, 2, 1, 1], {}, [(0, 0, 0), (0, 2, 1), (100, 1, 0), (200, 3, 0)]),
+        ([1, 2, 1, 1], {2: 150.0}, [(0, 0, 0), (0, 2, 1), (150, 1, 0), (250, 3, 0)]),
+        # the second large one shows that no small one comes
+        ([1, 2, 2, 1], {}, [(0, 0, 0), (100, 1, 0), (200, 2, 0), (300, 3, 0)]),
+        # large ones alone leave no GPU idle
+        ([2, 2, 1], {}, [(0, 0, 0), (100, 1, 0), (200, 2, 0)]),
+        # a small one that ends first makes room for the next small one
+        ([1, 1, 1, 1], {0: 50.0}, [(0, 0, 0), (0, 1, 1), (50, 2, 0), (100, 3, 1)]),
+    ],
+)
+def test_trials_of_mixed_sizes_share_the_gpus(
+    bench: Bench, sizes: list[int], lasts: dict[int, float], began: list[tuple[float, int, int]]
+) -> None:
+    clock = SteppedClock()
+    info = EngineInfo("vllm", "0.25.1", None, None, Provenance.MEASURED)
+    executor = TwoGpuExecutor(clock, info, lasts)
+    space = load_space("vllm")
+    resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
+    config = {1: {}, 2: {"tensor_parallel_size": 2}}
+    kinds = [TrialKind.BASELINE, *[TrialKind.SEARCH] * len(sizes)]
+    spec = bench.spec(space=resolved, space_source=space.to_dict())
+    store = bench.store()
+    open_study(store, spec, info, ["2 × H"], clock)
+    told = SimpleNamespace(tell=lambda *_: None)
+    loop = Loop(spec, Budget(9), store, told, executor, bench.listener, threading.Event(), clock)  # type: ignore[arg-type]
+    items = deque(WorkItem(number, 0, kinds[number], config[size], None) for number, size in enumerate(sizes))
+    assert loop.run(Sizes(items), lambda: False) is RunEnding.DONE
+    assert executor.began == began
+    store.close()
+
+
+def test_a_trial_that_still_waits_is_left_to_the_next_run(bench: Bench) -> None:
+    clock = SteppedClock()
+    info = EngineInfo("vllm", "0.25.1", None, None, Provenance.MEASURED)
+    executor = TwoGpuExecutor(clock, info, {})
+    space = load_space("vllm")
+    resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
+    spec = bench.spec(space=resolved, space_source=space.to_dict())
+    store = bench.store()
+    open_study(store, spec, info, ["2 × H"], clock)
+    told = SimpleNamespace(tell=lambda *_: None)
+    loop = Loop(spec, Budget(9), store, told, executor, bench.listener, threading.Event(), clock)  # type: ignore[arg-type]
+    items = [WorkItem(0, 0, TrialKind.BASELINE, {}, None)]
+    items.append(WorkItem(1, 0, TrialKind.SEARCH, {"tensor_parallel_size": 2}, None))
+    assert loop.run(Sizes(deque(items)), lambda: clock.seconds > 0) is RunEnding.TIMEOUT
+    assert executor.began == [(0, 0, 0)]
+    waiting = store.trial("s", 1, 0)
+    assert waiting is not None
+    assert (waiting.attempts, waiting.outcome) == (0, None)
+    store.close()

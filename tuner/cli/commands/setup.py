@@ -1,4 +1,4 @@
-"""The commands that show what a study can use on this machine: `doctor`, `presets` and `space`."""
+"""The commands around studies on this machine: `doctor`, `kernels`, `presets` and `space`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers, RayAddress, ServerCommand, Vllm, of
+from tuner.cli.options import (
+    AsJson,
+    BunchedTokens,
+    KeepAnswers,
+    RayAddress,
+    ServerCommand,
+    Storage,
+    StudyName,
+    Vllm,
+    of,
+)
 from tuner.cli.output import pages
 from tuner.settings.study import DEFAULT_PRESET
 
@@ -32,6 +42,19 @@ def presets(as_json: AsJson = False) -> None:
     pages.setup.print_presets(as_json=as_json)
 
 
+def kernels(
+    study: StudyName = None,
+    vllm: Vllm = None,
+    storage: Storage = None,
+) -> None:
+    """Tune vLLM's kernels of experts for a study's card and model.
+
+    Makes each file of tuned settings that servers of the study looked for and did not find, as `tuner show` lists them,
+    on the first GPU of this machine, which must be free. It takes minutes for each file. Later studies use the files.
+    """
+    pages.setup.tune(study, vllm, storage)
+
+
 def space(
     gpu: Annotated[
         str | None,
@@ -42,13 +65,17 @@ def space(
         str | None,
         of(
             "engine",
-            help="vllm, llama.cpp, sglang, tensorrt-llm or openai.",
+            help="vllm, simulated, llama.cpp, sglang, tensorrt-llm or openai.",
             shown="the engine of the space, else vllm",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        of("model", value="FILE", help="Model of llama.cpp, a GGUF file.", shown="unknown; for vLLM, the preset's"),
+        of(
+            "model",
+            help="Model: a folder or a name on the Hugging Face hub; for llama.cpp, a GGUF file.",
+            shown="the preset's; for llama.cpp, unknown",
+        ),
     ] = None,
     preset: Annotated[str, of("preset", help="Preset with workload and search space.")] = DEFAULT_PRESET,
     vllm_version: Annotated[str | None, of("vllm_version", help="vLLM version, such as 0.25.1.", shown="any")] = None,
@@ -59,8 +86,8 @@ def space(
 ) -> None:
     """Show the search space on a card.
 
-    Lists parameters with their values and defaults, what is not offered and why, and the named configurations. Model
-    and workload are the preset's.
+    Lists parameters with their values and defaults, what is not offered and why, and the named configurations. The
+    workload is the preset's.
     """
     choice = pages.setup.SpaceChoice(
         gpu, name, engine, model, preset, vllm_version, gpus_per_trial, keep_answers, bunched_tokens

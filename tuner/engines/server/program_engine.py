@@ -97,7 +97,7 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         Raises:
             TrialFailed: `GPU_BUSY` if the GPU is not free, `PORT_TAKEN` if no port is, `DISK_FULL`.
         """
-        wait_for_gpus(self._devices)
+        wait_for_gpus(self._used(spec.launch))
         lease = lease_port(self._home / "ports")
         try:
             return self._start(spec, limits, lease)
@@ -129,7 +129,7 @@ class ProgramEngine(ABC, Generic[StartedServer]):
             artifacts=artifacts,
             secrets=self._secrets,
             api_key=self._api_key(words, environment),
-            devices=self._devices,
+            devices=self._used(spec.launch),
         )
         self._servers = [each for each in self._servers if not each.stopped]
         self._servers.append(server)
@@ -138,6 +138,10 @@ class ProgramEngine(ABC, Generic[StartedServer]):
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         """Return the key that clients must send; None: none."""
         return api_key_in(words) or (environment.get(self.key_variable) if self.key_variable is not None else None)
+
+    def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
+        """Return the worker's GPUs that a server uses; another server may run on the rest. Of a user's command: all."""
+        return self._devices
 
     def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
         """Return the variables that the tuner sets for a server: those that select the worker's GPUs."""

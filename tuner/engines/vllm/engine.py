@@ -231,6 +231,9 @@ class VllmEngine(ProgramEngine[VllmServer]):
             stack.pop_all()
             return server
 
+    def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
+        return self._devices[: launch.gpus(len(self._devices))]
+
     def _present_meeting(self, launch: LaunchSpec) -> Meeting | None:
         """Return where the ranks of the server that is being started meet; None if it has one node."""
         return self._meeting(launch, *(each.port for each in self._ports)) if self._ports else None
@@ -257,7 +260,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
         forked = None if spec.launch.instances > 1 else self._fork(start)
         if forked is None:
             return start()
-        self._again = CommandStart(partial(self._start_on_free_gpu, start), self._disable_forks)
+        self._again = CommandStart(partial(self._start_on_free_gpu, spec.launch, start), self._disable_forks)
         return forked
 
     def _start_ranks(self, spec: TrialSpec, start: ServerStart) -> StartedProcess:
@@ -286,8 +289,8 @@ class VllmEngine(ProgramEngine[VllmServer]):
             return None
         return start_forked(resident, start)
 
-    def _start_on_free_gpu(self, start: ServerStart) -> ServerProcess:
-        wait_for_gpus(self._devices)
+    def _start_on_free_gpu(self, launch: LaunchSpec, start: ServerStart) -> ServerProcess:
+        wait_for_gpus(self._used(launch))
         return start()
 
     def _disable_forks(self) -> None:

@@ -90,6 +90,8 @@ _GRAPHS = re.compile(rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMB
 _COMPILE = re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s")
 _INIT = re.compile(rf"init engine .* took {_NUMBER} s")
 _BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.|$)", re.MULTILINE)
+_UNTUNED = re.compile(r"Using default .* config\. Performance might be sub-optimal! Config file not found at (.+)")
+_SETTINGS_FILE = re.compile(r"[^/\s]+\.json")
 
 
 def facts_from_log(text: str) -> ServerFacts:
@@ -107,7 +109,14 @@ def facts_from_log(text: str) -> ServerFacts:
         compile_s=_last(_COMPILE, text),
         engine_init_s=_last(_INIT, text),
         attention_backend=backend[1] if backend else None,
+        untuned_kernels=_untuned(text),
     )
+
+
+def _untuned(text: str) -> str | None:
+    """Return the names of the missing files of tuned kernels; vLLM looks for one in several folders, on every GPU."""
+    names = [name for found in _UNTUNED.finditer(text) for name in _SETTINGS_FILE.findall(found[1])]
+    return "; ".join(dict.fromkeys(names)) or None
 
 
 def _last(pattern: re.Pattern[str], text: str) -> float | None:

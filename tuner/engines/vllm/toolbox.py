@@ -36,6 +36,8 @@ from tuner.workloads.traffic import Traffic
 _VERSION_S = 600.0
 ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
+TUNED_KERNELS = "VLLM_TUNED_CONFIG_FOLDER"
+"""The variable of a folder in which vLLM looks for tuned settings of its kernels, before its own."""
 _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
 PACKAGE = PythonPackage("vLLM", Path(__file__).parent / "resident" / "probe.py", _NAME_THE_PROGRAM)
 
@@ -300,8 +302,13 @@ HOST_IP = "VLLM_HOST_IP"
 """The variable with the address at which other nodes reach a rank of a server."""
 
 
+def kernel_folder(home: Path) -> Path:
+    """Return the folder of tuned settings of kernels."""
+    return home / "vllm" / "kernels"
+
+
 def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:
-    """Return the variables that the tuner sets for every server: a shared compile cache, no usage report, its GPUs.
+    """Return the variables that the tuner sets for every server: caches, no usage report, tuned kernels, its GPUs.
 
     Args:
         home: the tuner's folder.
@@ -312,6 +319,8 @@ def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None =
     if scratch is not None:
         caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
+    if any(kernel_folder(home).glob("*.json")):
+        variables[TUNED_KERNELS] = str(kernel_folder(home))
     return variables | visible_gpus(gpus)
 
 

@@ -21,7 +21,6 @@ from tuner.errors import SettingError, as_text
 
 HARMLESS = frozenset(
     {
-        "--disable-custom-all-reduce",
         "--disable-uvicorn-access-log",
         "--enable-auto-tool-choice",
         "--enable-log-requests",

@@ -32,6 +32,8 @@ _FAMILY = re.compile(r"[a-z]{3,}")
 """The start of a model's name, such as `qwen` and `llama`."""
 _LIKENESS = 0.85
 """How alike two names are at least, of 0 to 1, for one to be a misspelling of the other."""
+_PATHS = ("/", "./", "../", "~")
+"""The starts of a path."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -67,7 +69,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
     """Return a model's absolute folder or hub name, and its config.json if that is on this machine."""
     folder = Path(os.path.expanduser(name))
-    if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
+    if folder.is_dir() or name.startswith(_PATHS):
         if not (folder / "config.json").is_file():
             raise SettingError(field, name, "the folder has no config.json", "give a model folder or a hub name")
         return os.fspath(folder.resolve()), folder / "config.json"
@@ -153,22 +155,31 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     Raises:
         SettingError: when its shape is not known, with the reason why its config.json cannot be read.
     """
-    folder = Path(os.path.expanduser(name))
-    if folder.is_dir():
-        place, config = _locate("model", name)
-        reference = ModelRef(place, absolute_path(tokenizer or place), place)
-    else:
-        config = cached_config(name)
-        reference = ModelRef(name, tokenizer or name, name)
-        known = known_model(name)
-        if known is not None:
-            return reference, known
-    if config is None:
-        raise _unknown(name)
     try:
-        return reference, ModelShape.from_file(config)
+        place, shape = find_shape(name)
     except SpaceError as error:
         raise SettingError("model", name, f"{error}, or measure the model with {{engine}} vllm") from None
+    return ModelRef(place, absolute_path(tokenizer or place), place), shape
+
+
+def find_shape(name: str) -> tuple[str, ModelShape]:
+    """Return a model's absolute folder or hub name, and its shape; see `find_simulated_model`.
+
+    Raises:
+        SettingError: when there is no such model on this machine, and it is not a known one.
+        SpaceError: when its config.json cannot be read.
+    """
+    folder = Path(os.path.expanduser(name))
+    if folder.is_dir() or name.startswith(_PATHS):
+        place, config = _locate("model", name)
+    else:
+        place, config = name, cached_config(name)
+        known = known_model(name)
+        if known is not None:
+            return place, known
+    if config is None:
+        raise _unknown(name)
+    return place, ModelShape.from_file(config)
 
 
 def _unknown(name: str) -> SettingError:

@@ -112,6 +112,8 @@ def test_every_recorded_flag_has_a_place() -> None:
         "--trust-remote-code --hf-token --revision main --download-dir /models --load-format auto",
         '--default_chat_template_kwargs {"enable_thinking":false} --structured-outputs-config.backend auto',
         "--runner generate --model-impl=auto --distributed-executor-backend mp --nnodes 1 --max_num_partial_prefills 1",
+        "--all2all-backend allgather_reducescatter --expert-placement-strategy linear --ubatch-size 0",
+        "--cp-kv-cache-interleave-size 1",
         "--no-enable-lora --no-enable-eplb --enable-sleep-mode --distributed-timeout-seconds 1800",
     ],
 )

@@ -22,6 +22,7 @@ from tuner import gpu
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import WorkerDevice, base_environment
 from tuner.engines.server.program_engine import command_text
+from tuner.engines.vllm import engine as vllm_engine
 from tuner.engines.vllm.engine import VllmEngine, VllmServer
 from tuner.engines.vllm.resident_client import ForkedServerProcess
 from tuner.engines.vllm.toolbox import own_environment
@@ -389,6 +390,34 @@ def test_without_warm_start_servers_are_not_forked(made_vllm: MadeVllm, make_spe
     assert not isinstance(server._process, ForkedServerProcess)
     assert not (tmp_path / "artifacts" / "server-forked.log").exists()
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "used"),
+    [
+        ((), [3]),
+        (("--tensor-parallel-size", "2"), [3, 4]),
+        (("-tp", "2", "-dp", "4"), [3, 4, 5, 6]),
+        (("--instances", "2"), [3, 4]),
+    ],
+)
+def test_a_server_uses_the_first_gpus_of_its_worker(
+    made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], used: list[int]
+) -> None:
+    devices = tuple(WorkerDevice(index, None) for index in (3, 4, 5, 6))
+    monkeypatch.setattr(vllm_engine, "worker_devices", lambda *_: devices)
+    engine = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home", warm_start=False, gpus=4))
+    found = engine._used(LaunchSpec(ModelRef("m", "m", "m"), argv))
+    assert [device.index for device in found] == used
+    engine.close()
+
+
+def test_servers_find_tuned_kernels_where_there_are_some(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm" / "kernels"
+    folder.mkdir(parents=True)
+    assert "VLLM_TUNED_CONFIG_FOLDER" not in own_environment(tmp_path)
+    (folder / "E=128,N=768,device_name=NVIDIA_H200.json").write_text("{}")
+    assert own_environment(tmp_path)["VLLM_TUNED_CONFIG_FOLDER"] == str(folder)
 
 
 def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:

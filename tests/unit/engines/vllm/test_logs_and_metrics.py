@@ -47,6 +47,25 @@ def test_a_log_without_facts_gives_none() -> None:
     assert facts_from_log("Traceback (most recent call last):\nKeyError: 1\n") == ServerFacts()
 
 
+_DEFAULT = "config. Performance might be sub-optimal! Config file not found at"
+_FILE = "E=128,N=768,device_name=H.json"
+_MOE = f"[fused_moe.py:1164] Using default MoE {_DEFAULT} /t u/{_FILE}, /x/{_FILE}"
+_BLOCKS = f"[fp8_utils.py:954] Using default W8A8 Block FP8 kernel {_DEFAULT} /x/N=4,K=2,block_shape=[128,128].json"
+UNTUNED = f"""
+(Worker_TP0 pid=9) WARNING 11-02 09:14:55 {_MOE}
+(Worker_TP1 pid=9) WARNING 11-02 09:14:55 {_MOE}
+WARNING 11-02 09:14:56 {_BLOCKS}
+WARNING 11-02 09:14:57 [utils.py:276] Using default LoRA kernel configs
+"""
+"""vLLM's texts in 0.15.1, 0.25.1 and 0.32.0 (`fused_moe.py`, `fp8_utils.py`), on two GPUs."""
+
+
+def test_missing_files_of_tuned_kernels_are_read() -> None:
+    assert facts_from_log(UNTUNED).untuned_kernels == (
+        "E=128,N=768,device_name=H.json; N=4,K=2,block_shape=[128,128].json"
+    )
+
+
 PAGE = """# HELP vllm:num_preemptions_total Cumulative number of preemption from the engine.
 # TYPE vllm:num_preemptions_total counter
 vllm:num_preemptions_total{engine="0",model_name="a b, {c}"} 3.0

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from textwrap import wrap
 from typing import Any
 
 from rich.text import Text
 
+from search_spaces import ResolvedSpace
 from tuner.cli.options import option_of
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.engines.kind import EngineKind
 from tuner.errors import EXIT_OURS, spelled
 from tuner.use_cases.devices import NodeReport, check_cluster
 from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
+from tuner.use_cases.kernels import tune_kernels, untuned_files
 from tuner.use_cases.preview import SpaceChoice as SpaceChoice
 from tuner.use_cases.preview import preset_document, slos_of, space_document, space_on_card
+from tuner.use_cases.stored import read_study
 from tuner.workloads.presets import load_preset, preset_names
 
 
@@ -40,9 +44,9 @@ def print_presets(*, as_json: bool) -> None:
 
 def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     """Print a search space on a card."""
-    resolved, hardware, engine = space_on_card(choice)
+    resolved = space_on_card(choice)
     if as_json:
-        print(json.dumps(space_document(resolved, hardware), indent=1))
+        print(json.dumps(space_document(resolved), indent=1))
         return
     defaults = resolved.known_defaults()
     table = new_table()
@@ -52,22 +56,46 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
         mark = " *" if parameter.spec.changes_answers else " +" if parameter.spec.changes_stream else ""
         default = "" if parameter.name not in defaults else str(defaults[parameter.name])
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.spec.when or "")
-    show(
-        f"search space {resolved.name} on {hardware.name}, {engine} {choice.vllm_version or 'of any version'}",
-        table,
-        width=140,
-    )
+    context = resolved.context
+    engine = f"{'simulated ' if context.simulated else ''}{context.engine} {context.engine_version or 'of any version'}"
+    model = "" if choice.model is None else f" for {choice.model}"
+    show(f"search space {resolved.name} on {context.hardware.name}{model}, {engine}", table, width=140)
     if any(parameter.spec.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
     if any(parameter.spec.changes_stream for parameter in resolved.parameters):
         print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
-        dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
-        show("", Text("not offered", style="bold"), labelled(dropped), width=140)
+        show("", Text("not offered", style="bold"), labelled(_dropped(resolved)), width=140)
     if resolved.named:
         named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
         show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)
 
+
+def tune(study: str | None, vllm: str | None, storage: str | None) -> None:
+    """Make the files of tuned settings that a study's engine missed."""
+    found = read_study(storage, study)
+    files, others = untuned_files(found)
+    if not files:
+        print(f"study {found.record.name} missed no file of tuned kernels of experts that is not made yet")
+    for number, file in enumerate(files, 1):
+        print(f"[{number}/{len(files)}] {file}", flush=True)
+        tune_kernels(found, vllm, file)
+    for file in others:
+        print(f"not made: {file} (only kernels of experts in 16 bits or FP8; see docs/engines.md#tuned-kernels)")
+
+
+def _dropped(resolved: ResolvedSpace) -> Rows:
+    """Return what is not offered and why: parameters and values that have one reason together."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for each in resolved.dropped:
+        values = reasons.setdefault(each.reason, {}).setdefault(each.parameter, [])
+        values.extend([] if each.value is None else [str(each.value)])
+    names = {why: [f"{n} = {', '.join(v)}" if v else n for n, v in found.items()] for why, found in reasons.items()}
+    return [("\n".join(wrap(", ".join(found), _LABEL_WIDTH)), why) for why, found in names.items()]
+
+
+_LABEL_WIDTH = 44
+"""Columns of the names of parameters and values that a space does not offer."""
 
 HOST_LABELS = {
     "cpu": "CPU",

@@ -10,6 +10,7 @@ DISTRIBUTION = "vllm"
 PACKAGES = (
     "arctic_inference",
     "bitsandbytes",
+    "deep_ep",
     "deep_gemm",
     "flash_attn",
     "flashinfer",
