@@ -151,9 +151,9 @@ def _experts_only(bits: float) -> Bits:
 
 def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     block = content.get("weight_block_size")
-    sides: list[Any] = block if isinstance(block, list) and len(block) == 2 else []
-    weights = math.prod(whole_number({"weight_block_size": side}, "weight_block_size") for side in sides)
-    scales = 32 / weights if sides else 0.0
+    sides = block if isinstance(block, list) else []
+    of_scale = math.prod(whole_number({"weight_block_size": side}, "weight_block_size") for side in sides)
+    scales = 32 / of_scale if sides else 0.0
     activations = None if content.get("activation_scheme") is None else 8
     return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
 

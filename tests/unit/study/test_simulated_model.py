@@ -26,6 +26,18 @@ GEMMA_4B = {
 }
 
 
+def test_a_config_that_leaves_sizes_out_has_those_of_its_class(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_4B))
+    shape = find_simulated_model(str(tmp_path), None)[1]
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (8, 4, 256)
+    assert (shape.vocab, shape.max_position_embeddings) == (262_208, 131_072)
+
+
+def test_a_known_name_is_found_offline() -> None:
+    reference, shape = find_simulated_model("deepseek-ai/DeepSeek-V3", None)
+    assert (reference.name, shape.experts, shape.layers) == ("deepseek-ai/DeepSeek-V3", 256, 61)
+
+
 def refusal(name: str) -> str:
     with pytest.raises(SettingError) as caught:
         find_simulated_model(name, None)
@@ -35,7 +47,7 @@ def refusal(name: str) -> str:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (json.dumps({**GEMMA_4B, "text_config": {"model_type": "gemma9_text"}}), "model_type gemma9_text"),
+        (json.dumps({"model_type": "nemotron_h"}), "config.json lacks hybrid_override_pattern; write the key into"),
         (
             json.dumps({**CONFIG_7B, "intermediate_size": None}),
             "config.json lacks intermediate_size; write the key into",
@@ -61,8 +73,9 @@ def test_a_folder_s_mistake_is_named(tmp_path: Path, content: str, reason: str) 
         ("Qwen/Qwen2.5-0.6B", "Qwen/Qwen2.5-0.5B"),
         ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct"),
         ("meta-llama/Llama-3.1-9B", "meta-llama/Llama-3.1-8B"),
-        ("someone/Bert-Large", None),
-        ("openai/whisper-large-v3", None),
+        ("google/gemma-3-27b-itt", "google/gemma-3-27b-it"),
+        ("mistralai/Pixtral-12B-2409", None),
+        ("ibm-granite/granite-4.0-h-small", None),
     ],
 )
 def test_only_a_misspelt_name_gets_another_one(name: str, near: str | None) -> None:
@@ -75,9 +88,18 @@ def test_only_a_misspelt_name_gets_another_one(name: str, near: str | None) -> N
 @pytest.mark.parametrize(
     ("config", "arguments", "message"),
     [
-        ({"model_type": "bert"}, ("--enable-eplb",), "a model of this type is not simulated (model_type bert"),
-        ({"num_experts": 128, "model_type": None}, (), "a model without model_type is not simulated (num_experts 128"),
-        ({}, ("--enable-eplb",), "--enable-eplb: not simulated; measure that with the engine vllm"),
+        (
+            {"num_experts": 128},
+            ("--enable-expert-parallel",),
+            "a model without model_type is not simulated (num_experts",
+        ),
+        ({"model_type": "qwen9"}, (), "a model of this type is not simulated (model_type qwen9"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, (), "an encoder-decoder is not simulated"),
+        (
+            {},
+            ("--attention-config", "{}"),
+            "--attention-config {}: not simulated; measure that with the engine vllm",
+        ),
     ],
 )
 def test_a_simulated_study_names_the_model_s_key_first(
