@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cost.overhead import CostFigure, print_figures
+from benchmarks.overhead import CostFigure, print_figures
 
 
 def test_own_costs_have_targets(capsys: pytest.CaptureFixture[str]) -> None:
