@@ -12,6 +12,7 @@ import pytest
 from storage import normalise_url
 from storage.service.records import AuditEntry, Driver, Owner, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tests.empty_database import write_empty_database
 from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import LEASE_S, MOST_LOSSES, SILENT_S, START_S, Scheduler
 
@@ -83,6 +84,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
+    write_empty_database(tmp_path / "t.db")
     store = open_service_store(normalise_url(str(tmp_path / "t.db")))
     yield Bench(store)
     store.close()
