@@ -8,8 +8,6 @@ tokens of output. A block has two runs of each client, in an order that favors n
 seed of its own, so that no run hits another's prefix cache. A first run of each client is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

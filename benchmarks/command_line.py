@@ -1,7 +1,5 @@
 """Shared parts of the benchmarks' command lines: parsers made of docstrings, JSON files, and the end by SIGTERM."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

@@ -1,7 +1,5 @@
 """The service's API in a thread of this process: real HTTP on a free port, and no scheduler."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 `tests/cli/test_pages.py` runs what README, quickstart and glossary show.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """docs/seeds.md against the repository: tests, options, parameters and names that it mentions exist."""
 
-from __future__ import annotations
-
 import re
 
 import typer

@@ -3,8 +3,6 @@
 `.ci/fresh`, which `.ci/run` starts, runs the default tests where no program of tests/programs.py is installed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -8,8 +8,6 @@ next suggestion are computed in background threads while a trial runs; if the tr
 computes the rest. The public API shows neither the processor time of a thread nor the end of the background work.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 import zlib

@@ -1,7 +1,5 @@
 """`tuner` with clusters: nodes that cannot work, and two of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

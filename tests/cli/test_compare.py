@@ -1,7 +1,5 @@
 """`tuner compare` and `tuner front`."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Helps, names of studies, and presets."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

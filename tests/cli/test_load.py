@@ -1,7 +1,5 @@
 """`tuner load` and `tuner verify`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

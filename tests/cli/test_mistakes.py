@@ -1,7 +1,5 @@
 """Mistakes of users, in one line each with the exit code 2."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3

@@ -1,7 +1,5 @@
 """A study of `tuner optimize`, its numbers, and its start."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Two drivers of one study: the second is refused, wherever it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

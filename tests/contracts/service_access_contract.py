@@ -1,7 +1,5 @@
 """The contract of the service's store for owners, tokens and the audit log."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of the service's store on every supported database; a test module supplies the fixture `url`."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The contract of the service's store for events, and for threads that write at once."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable

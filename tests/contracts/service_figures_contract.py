@@ -1,7 +1,5 @@
 """The contract of the service's figures on every supported database; a test module supplies the fixture `url`."""
 
-from __future__ import annotations
-
 from storage.service.records import SubmissionState
 from storage.service.store import ServiceStore
 from storage.service.watching.records import Figures, Waiting

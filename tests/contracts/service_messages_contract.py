@@ -1,7 +1,5 @@
 """The contract of messages to webhooks on every supported database; a test module supplies the fixture `url`."""
 
-from __future__ import annotations
-
 import pytest
 
 from storage.service.records import ENDED, Request, SubmissionState

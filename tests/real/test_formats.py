@@ -1,7 +1,5 @@
 """Deployment files on a real vLLM: its parser reads the flags of the script, and it starts from them and answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The engine against a real vLLM: one server for all of it."""
 
-from __future__ import annotations
-
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files, scratch folders, and the owner of what tests start."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -3,8 +3,6 @@
 Texts are built from the pieces of valid ones, so that they reach the code behind the first check.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

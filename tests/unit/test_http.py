@@ -1,7 +1,5 @@
 """HTTP: requests, and the transport of texts."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import http.server

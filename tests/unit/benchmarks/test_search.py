@@ -1,7 +1,5 @@
 """The benchmarks: searches, and the table of costs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

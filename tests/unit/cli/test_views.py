@@ -1,7 +1,5 @@
 """What the commands print: values, next steps, openings, trials, traffic, and views."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

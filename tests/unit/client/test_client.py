@@ -1,7 +1,5 @@
 """The clients of the service: addresses, settings, and calls."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Events of a study over lost connections."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

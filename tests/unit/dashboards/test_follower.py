@@ -1,7 +1,5 @@
 """MLflow's record of a study, and the layout of its runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Kinds of engines: how they are found and asked, together and with commands."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

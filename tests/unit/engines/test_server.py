@@ -1,7 +1,5 @@
 """What the servers of all engines share: the warm-up, compilers' caches, and prompts of common tokens."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

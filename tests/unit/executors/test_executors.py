@@ -1,7 +1,5 @@
 """Executors: the contract, the check before a trial, and files carried to workers."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

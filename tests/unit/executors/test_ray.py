@@ -1,7 +1,5 @@
 """Ray: the start of its processes, and the watch over them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

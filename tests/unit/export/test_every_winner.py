@@ -5,8 +5,6 @@ the winner with the reason that holds for it. The default run draws a few of eac
 meet every reason, and that of `release` tests 200.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The serve script: its words, ranks on nodes, and the winner of a study."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

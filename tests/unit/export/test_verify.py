@@ -1,7 +1,5 @@
 """Verification: the comparison of two measurements, and the script that measures again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

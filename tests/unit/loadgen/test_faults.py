@@ -1,7 +1,5 @@
 """Every fault of the fake server: each request has exactly one record, the right one, in time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The load generator as a program: plan, open and closed loop, files, and percentiles by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

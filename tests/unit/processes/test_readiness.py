@@ -1,7 +1,5 @@
 """Ports, and when a server is ready."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The findings of a study, of its cost, and of each of its engines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

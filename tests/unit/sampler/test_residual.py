@@ -1,7 +1,5 @@
 """The residual sampler: suggestions, candidates, predictions in the background, convergence and importance."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import math

@@ -1,7 +1,5 @@
 """The start of the service: its address, and TLS."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Locks of studies, and how the store waits for a database."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import socket

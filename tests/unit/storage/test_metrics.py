@@ -1,7 +1,5 @@
 """Metrics: names, units, and one of another package."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The tables: columns, migrations, records, and capacities."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """A study's specification: its context and given configurations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The conclusion: its winner or the defaults, and the effects of flags."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The finals: repeated defaults, rounds, ablation, and defaults that fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The study's loop: its budget, the time limit, and wishes from outside."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime

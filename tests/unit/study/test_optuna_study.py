@@ -1,7 +1,5 @@
 """The Optuna study of a search, its storage, and its lock."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

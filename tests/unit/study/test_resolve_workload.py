@@ -1,7 +1,5 @@
 """A study's workload: presets, requests, and the checks of its SLOs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

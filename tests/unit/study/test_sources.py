@@ -1,7 +1,5 @@
 """Sources of a search's prior: the simulator, and other studies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

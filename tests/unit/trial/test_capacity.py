@@ -1,7 +1,5 @@
 """The search for the highest rate at which SLOs hold, on servers whose capacity is known."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from pathlib import Path

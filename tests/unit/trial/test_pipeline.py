@@ -1,7 +1,5 @@
 """One trial's phases: their times, typed failures, and that the server is always stopped."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Devices: GPUs, clusters, cards that a study may ask for, and what `tuner doctor` finds."""
 
-from __future__ import annotations
-
 import platform
 import re
 import subprocess

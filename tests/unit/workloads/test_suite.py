@@ -1,7 +1,5 @@
 """Suites of loads, and summaries by class."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

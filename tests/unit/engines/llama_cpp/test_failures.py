@@ -1,7 +1,5 @@
 """llama.cpp's files, prompts, installation and failures, which need no program."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import struct

@@ -1,7 +1,5 @@
 """Any command with an OpenAI-compatible API as an engine: its placeholders, prompts, refusals and failures."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

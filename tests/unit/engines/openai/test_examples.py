@@ -1,7 +1,5 @@
 """Programs of commands: their versions, the examples, and the proxy in front of an engine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """SGLang as an engine: its installation, command, and failures."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

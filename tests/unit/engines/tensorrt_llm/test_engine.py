@@ -1,7 +1,5 @@
 """TensorRT-LLM as an engine: its installation, options, command, and failures."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Formats for containers: Compose, Kubernetes, KServe and Ray Serve."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Formats for one machine: a command, vLLM's configuration file, and a systemd unit."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

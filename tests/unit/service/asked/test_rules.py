@@ -1,7 +1,5 @@
 """What a request may ask for: settings, contents of files, limits, and the server's rules."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One run of a submission: which culprit a failure has, and what a request does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """An API process without a scheduler, and callers with tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The edge of the service: rates, attempts to guess a token, connections, and slow clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

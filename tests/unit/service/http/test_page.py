@@ -1,7 +1,5 @@
 """The service's page, Optuna's dashboard, and metrics for Prometheus."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

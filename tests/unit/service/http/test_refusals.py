@@ -1,7 +1,5 @@
 """Refusals over HTTP: names, places, and the deletion of studies."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from contextlib import closing, nullcontext

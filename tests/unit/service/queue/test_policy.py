@@ -1,7 +1,5 @@
 """The queue's policy: order, entitlement, shares, quotas, backfill and yields."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

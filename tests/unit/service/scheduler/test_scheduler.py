@@ -1,7 +1,5 @@
 """The scheduler: what it starts, what it finds lost, and that two of them never start one study."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """What the service tells: messages to webhooks, and meters."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Optimizations over HTTP: studies, proposals, several clients, and the example."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
