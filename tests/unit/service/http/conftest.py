@@ -77,3 +77,10 @@ def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
 def api(tmp_path: Path) -> Iterator[Api]:
     with serving_with(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One process for the tests of a module whose requests are refused: each checks that nothing is stored."""
+    with serving_with(tmp_path_factory.mktemp("refusing")) as found:
+        yield found

@@ -166,8 +166,8 @@ def test_every_route_but_the_open_ones_needs_a_token(api: Api) -> None:
     "header",
     ["", "Bearer", "Bearer ", "Bearer tnr_", "Bearer tnr_" + "0" * 64, "Basic YTpi", "tnr_" + "0" * 64, "Bearer \xff"],
 )
-def test_a_header_without_a_known_token_is_refused(api: Api, header: str) -> None:
-    response = api.client.get("/v1/studies", headers=[(b"Authorization", header.encode("latin-1"))])
+def test_a_header_without_a_known_token_is_refused(refusing: Api, header: str) -> None:
+    response = refusing.client.get("/v1/studies", headers=[(b"Authorization", header.encode("latin-1"))])
     assert response.status_code == 401
     assert response.headers["content-type"] == "application/problem+json"
     assert "0000" not in response.text
@@ -221,18 +221,18 @@ def test_a_viewer_reads_only(api: Api) -> None:
         ("GET", "/v1/audit"),
     ],
 )
-def test_only_admins_manage_the_service(api: Api, method: str, path: str) -> None:
+def test_only_admins_manage_the_service(refusing: Api, method: str, path: str) -> None:
     body = {"name": "x", "owner": "x", "role": "admin"} if path == "/v1/tokens" else {}
     for token in ("ada", "eve"):
-        assert api.call(method, path, token, json=body).status_code == 403
+        assert refusing.call(method, path, token, json=body).status_code == 403
 
 
 @pytest.mark.parametrize("id", ["../x", "a/b", "..", ".hidden", "A", "a:stop", "a b", "a\nb", "x" * 101, "é", ""])
-def test_an_id_is_a_plain_name(api: Api, id: str) -> None:
-    response = api.submit(id)
+def test_an_id_is_a_plain_name(refusing: Api, id: str) -> None:
+    response = refusing.submit(id)
     assert response.status_code == 422
     assert response.json()["field"] == "id"
-    assert not list(api.folder.glob("submissions/*"))
+    assert not list(refusing.folder.glob("submissions/*"))
 
 
 @pytest.mark.parametrize("path", ["..%2f..%2fetc%2fpasswd", "%2e%2e", "first%00", "first%0d%0aSet-Cookie:x=1"])
@@ -267,13 +267,13 @@ def test_a_path_leads_nowhere_else(api: Api, path: str) -> None:
         ({"engine": "simulated\n"}, "engine"),
     ],
 )
-def test_settings_that_reach_beyond_the_study_are_refused(api: Api, settings: dict[str, Any], field: str) -> None:
-    response = api.submit("reach", settings={"engine": "simulated", **settings})
+def test_settings_that_reach_beyond_the_study_are_refused(refusing: Api, settings: dict[str, Any], field: str) -> None:
+    response = refusing.submit("reach", settings={"engine": "simulated", **settings})
     assert response.status_code == 422
     body = response.json()
     assert body["field"] == field
     assert body["rule"]
-    assert api.call("GET", "/v1/studies/reach").status_code == 404
+    assert refusing.call("GET", "/v1/studies/reach").status_code == 404
 
 
 def test_a_large_body_is_refused_before_it_is_read(api: Api) -> None:
@@ -352,13 +352,13 @@ def test_a_report_does_not_compare_with_another_owners_study(api: Api) -> None:
         "",
     ],
 )
-def test_a_study_names_a_webhook_of_the_server_and_no_address(api: Api, webhook: str) -> None:
-    response = api.submit("first", webhook=webhook)
+def test_a_study_names_a_webhook_of_the_server_and_no_address(refusing: Api, webhook: str) -> None:
+    response = refusing.submit("first", webhook=webhook)
     assert response.status_code == 422
     problem = response.json()
     assert problem["field"] == "webhook"
     assert problem["rule"] == "this server has the webhooks team"
-    assert api.call("GET", "/v1/studies/first").status_code == 404
+    assert refusing.call("GET", "/v1/studies/first").status_code == 404
 
 
 def test_a_webhooks_address_is_in_no_answer(api: Api) -> None:
@@ -609,14 +609,18 @@ def test_an_address_whose_connections_are_all_answered_gets_health_only(port: in
 
 
 NOW = datetime(2026, 11, 26, 9, tzinfo=UTC)
+QUICK_S = 0.25
+"""Seconds between two checks of the open streams here."""
 SOON_S = CHECK_S + 3
 """Seconds within which a stream ends: the time of a check, and a margin for a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("served")) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streams, "CHECK_S", QUICK_S)
+        with serving(tmp_path_factory.mktemp("served")) as found:
+            yield found
 
 
 @contextmanager
@@ -684,8 +688,10 @@ def test_a_stream_that_is_not_read_keeps_a_page_and_reads_the_rest_from_the_data
     ids=["revoked", "expired", "unshared", "deleted"],
 )
 def test_a_stream_ends_soon_after_the_right_to_read_it(
-    tmp_path: Path, lose: Callable[[Served], None], days: float, refused: int
+    tmp_path: Path, lose: Callable[[Served], None], days: float, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert CHECK_S <= 2
+    monkeypatch.setattr(streams, "CHECK_S", QUICK_S)
     with serving(tmp_path) as served:
         served.submit("open", "ada", shared=True)
         secret, digest = new_token()
@@ -700,7 +706,7 @@ def test_a_stream_ends_soon_after_the_right_to_read_it(
             lose(served)
             began = time.monotonic()
             assert "event: cancelled" not in [*lines]
-            assert time.monotonic() - began < SOON_S + 2
+            assert time.monotonic() - began < SOON_S
             assert root.status_code == 200
         assert stream_status(served, "open", secret) == refused
 
@@ -710,7 +716,7 @@ def test_a_stream_of_one_who_may_read_goes_on_over_the_checks(served: Served) ->
     with streamed(served, "kept", served.tokens["ada"]) as answer:
         lines = answer.iter_lines()
         assert next(lines) == "id: 1"
-        time.sleep(2 * CHECK_S)  # what is tested is that nothing happens meanwhile
+        time.sleep(4 * QUICK_S)  # what is tested is that nothing happens meanwhile
         served.start("kept")
         assert "id: 2" in [next(lines) for _ in range(4)]
 

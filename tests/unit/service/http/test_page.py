@@ -91,8 +91,8 @@ def test_plotly_is_its_packages_file_and_stays_in_the_cache(api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["../app.py", "..%2Fapp.py", "__init__.py", "views", "", "%2e%2e/app.py", "views/../main.js.map"]
 )
-def test_only_the_pages_files_are_served(api: Api, path: str) -> None:
-    assert api.client.get(f"/page/{path}").status_code == 404
+def test_only_the_pages_files_are_served(refusing: Api, path: str) -> None:
+    assert refusing.client.get(f"/page/{path}").status_code == 404
 
 
 def with_trials(api: Api, id: str, scores: list[float | None]) -> None:
@@ -210,8 +210,8 @@ def test_a_preview_of_a_cpu_has_a_space_and_no_prediction(api: Api) -> None:
         ({"num_prompts": MOST_PROMPTS + 1}, "num_prompts"),
     ],
 )
-def test_a_preview_refuses_what_a_submission_would(api: Api, settings: dict[str, Any], field: str) -> None:
-    answer = preview(api, engine="simulated", **settings)
+def test_a_preview_refuses_what_a_submission_would(refusing: Api, settings: dict[str, Any], field: str) -> None:
+    answer = preview(refusing, engine="simulated", **settings)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 

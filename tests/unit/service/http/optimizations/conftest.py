@@ -21,3 +21,10 @@ def api(tmp_path: Path) -> Iterator[Api]:
     """A client of an API process with an empty database."""
     with serving(tmp_path) as api:
         yield api
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One process for the tests of a module whose requests are refused: each checks that nothing is stored."""
+    with serving(tmp_path_factory.mktemp("refusing")) as api:
+        yield api
