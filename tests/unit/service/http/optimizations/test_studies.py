@@ -13,6 +13,8 @@ import pytest
 
 from records.metrics import Direction
 from storage.service.store import open_service_store
+from tests.empty_database import write_empty_database
+from tests.postgres import PostgresServer
 from tests.service_samples import START
 from tests.unit.service.http.optimizations.api import LOSS, SPACE, Api, serving
 from tuner.errors import SettingError
@@ -36,12 +38,22 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> str:
+    """A PostgreSQL database with empty tables, the tuner's and Optuna's."""
+    url = postgres.new_database()
+    driven = url.replace("postgresql://", "postgresql+psycopg://")
+    with closing(open_service_store(driven)) as service, closing(Optimizations(driven, service, Clock())):
+        return url
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
-def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    """An empty database of either kind."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of either kind with empty tables."""
     if request.param == "sqlite":
+        write_empty_database(tmp_path / "tuner.db")
         return f"sqlite:///{tmp_path}/tuner.db"
-    new: str = request.getfixturevalue("postgres").new_database()
+    new: str = request.getfixturevalue("postgres").new_database(template=request.getfixturevalue("tables"))
     return new.replace("postgresql://", "postgresql+psycopg://")
 
 
