@@ -18,11 +18,22 @@ from storage.service.records import EventPosition, Lease, Owner, Request, Submis
 from storage.service.rows import add_event, locked
 from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
-from tests.contracts.service_access_contract import AccessContract
-from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
-from tests.contracts.service_events_contract import EventContract, RaceContract, numbers, read_on, start_reading
-from tests.contracts.service_figures_contract import FigureContract
-from tests.contracts.service_messages_contract import MessageContract
+from tests.contracts.service_contract import (
+    AccessContract,
+    DeleteContract,
+    ListContract,
+    RequestContract,
+    SubmitContract,
+)
+from tests.contracts.service_events_contract import (
+    EventContract,
+    FigureContract,
+    MessageContract,
+    RaceContract,
+    numbers,
+    read_on,
+    start_reading,
+)
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 from tests.empty_database import write_empty_database
 from tests.lost_commits import losing_one
