@@ -1,7 +1,5 @@
 """Shared parts of the benchmarks' command lines: parsers made of docstrings, JSON files, and the end by SIGTERM."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal
@@ -16,13 +14,6 @@ def documented_parser(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=first, epilog=rest.strip(), formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def add_vllm_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of benchmarks that serve a model folder with vLLM."""
-    parser.add_argument("model", type=Path, help="a model folder, served with dummy weights")
-    parser.add_argument("--vllm", help="the vllm executable [the one on PATH]")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable of every server")
 
 
 def environment_variables(pairs: Sequence[str]) -> dict[str, str]:

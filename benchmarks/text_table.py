@@ -1,7 +1,5 @@
 """Prints tables with a caption."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

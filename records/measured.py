@@ -64,6 +64,13 @@ def reference_number(conclusion: Mapping[str, Any] | None, records: Sequence[Tri
     return None if found is None else found.number
 
 
+def exported_of(conclusion: Mapping[str, Any] | None) -> int | None:
+    """Return the number of the winner, else of the trial that is nearest to the SLOs; None without either."""
+    found = conclusion or {}
+    number = found.get("winner")
+    return (found.get("nearest") or {}).get("number") if number is None else number
+
+
 def challenger_of(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> int | None:
     """Return the number of the trial that a conclusion compares with the reference.
 

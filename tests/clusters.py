@@ -1,7 +1,5 @@
 """Ray clusters in processes of their own, as `--ray-address` finds them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

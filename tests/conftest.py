@@ -4,8 +4,6 @@ A test that needs a real vLLM uses the fixture `vllm`, which names the executabl
 there is none. Whole folders are marked `slow` here; a single slow test has the decorator.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

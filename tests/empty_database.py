@@ -1,7 +1,5 @@
 """A new SQLite database with empty tables, the tuner's and Optuna's: to make them takes longer than many a test."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -4,8 +4,6 @@ The product's own watchdog does it: each process that the tests start inherits a
 names the process of the tests as the owner of all that have the mark.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

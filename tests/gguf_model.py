@@ -3,8 +3,6 @@
 python -m tests.gguf_model FILE
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from dataclasses import dataclass

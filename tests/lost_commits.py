@@ -1,7 +1,5 @@
 """A database that commits, and whose acknowledgement is lost."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A temporary MLflow server, which can be killed and started again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

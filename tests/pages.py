@@ -5,8 +5,6 @@ command; if prose stands between them, that of the last `tuner` command. A line 
 are left out.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A temporary PostgreSQL server from the installed package, on a Unix socket in a temporary folder."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

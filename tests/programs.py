@@ -4,8 +4,6 @@ A test that needs one has `@pytest.mark.program(NAME)`. Without the program the 
 them before it runs these tests, and is skipped elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

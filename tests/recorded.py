@@ -1,7 +1,5 @@
 """Recorded studies of `docs/reports/data` as records: what `tuner trials --csv` wrote of them."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

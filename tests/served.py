@@ -1,7 +1,5 @@
 """The service's API in a thread of this process: real HTTP on a free port, and no scheduler."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import uvicorn
 from storage import Store, normalise_url, open_store
 from storage.service.records import Driver, Lease, Role, Submission, SubmissionState, Token
 from storage.service.store import ServiceStore, open_service_store
+from tests.empty_database import write_empty_database
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
@@ -97,6 +96,7 @@ def context_at(served: Served) -> ServiceContext:
 def serving(folder: Path) -> Iterator[Served]:
     """Serve a new database in a folder, with tokens."""
     storage = normalise_url(str(folder / "service.db"))
+    write_empty_database(folder / "service.db")
     with closing(open_service_store(storage)) as service, closing(open_store(storage)) as store:
         served = Served("", storage, folder, service, store)
         for name, owner, role in (("ada", "ada", Role.USER), ("ben", "ben", Role.USER)):

@@ -1,7 +1,5 @@
 """Sample submissions, drivers and tokens with recognisable values."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

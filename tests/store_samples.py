@@ -1,7 +1,5 @@
 """Sample records with recognisable values."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 from records.trials import (

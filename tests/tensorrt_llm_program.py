@@ -1,7 +1,5 @@
 """A `trtllm-serve` whose Python has the fake package `tensorrt_llm`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The public API: a study from Python, what it returns, and the example of docs/examples."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The layers of docs/architecture.md and the rules for modules, checked on every module's syntax tree."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

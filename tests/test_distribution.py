@@ -1,7 +1,5 @@
 """What is built and installed: the wheel and the sdist are complete, and the wheel does its work on its own."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The worked examples of docs/extending.md: each is loaded from docs/examples and does what the page says."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading

@@ -1,18 +1,24 @@
-"""Which tests run: the default leaves out what is marked slow, `.ci/run` what is marked release, and nothing else.
+"""Which tests run, what programs they need, and that they end what they start.
 
 `.ci/fresh`, which `.ci/run` starts, runs the default tests where no program of tests/programs.py is installed.
 """
 
-from __future__ import annotations
-
+import os
 import re
 import shlex
+import subprocess
+import sys
+import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests import programs
 from tests.conftest import SLOW_FOLDERS
+from tests.ended_with import living
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
@@ -95,3 +101,89 @@ def test_hangs_are_found_and_busy_machines_are_not() -> None:
 @pytest.mark.slow
 def test_this_one_is_left_out_by_default(request: pytest.FixtureRequest) -> None:
     assert request.config.getoption("markexpr") != "not slow"
+
+
+@pytest.mark.parametrize(("ci", "result"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_its_program_a_test_fails_in_ci_and_is_skipped_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, ci: str, result: type[BaseException]
+) -> None:
+    monkeypatch.setitem(programs.FIND, "haproxy", lambda: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(result, match=r"^haproxy is not installed \(Debian: apt-get install haproxy\)$"):
+        programs.needed("haproxy")
+
+
+def test_the_newest_postgresql_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("9.6", "15", "17"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "initdb").touch()
+    monkeypatch.setattr(programs, "POSTGRESQL", tmp_path)
+    assert programs.needed("postgresql") == tmp_path / "17" / "bin" / "initdb"
+
+
+def test_ci_installs_every_program() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (packages,) = re.findall(r"^packages=\((.*)\)$", script, re.MULTILINE)
+    assert set(programs.FIND) <= set(packages.split())
+
+
+PATIENCE_S = 300.0
+END_S = 30.0
+"""A quiet machine takes two seconds."""
+
+TESTS_FOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+
+def test_processes():
+    daemon = "import subprocess; subprocess.Popen(['/bin/sleep', '600'], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", daemon])  # its parent has ended
+    (Path(__file__).parent / "ready").touch()
+    time.sleep(600)
+"""
+
+
+def until(condition: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return met
+
+
+def of_the_run(place: Path) -> list[psutil.Process]:
+    """Return the living processes that inherited this run's own variable."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PLACE_OF_THE_RUN") == str(place):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return living(found)
+
+
+def test_a_process_that_lost_its_parent_ends_with_a_killed_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import end_what_tests_start, pytest_configure\n")
+    (tmp_path / "test_waiting.py").write_text(TESTS_FOLDER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--rootdir", str(tmp_path)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PLACE_OF_THE_RUN": str(tmp_path)}
+    variables.pop("PYTEST_ADDOPTS", None)
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [*words, "--basetemp", str(tmp_path / "t"), str(tmp_path)],
+            cwd=tmp_path,
+            env=variables,
+            stdout=log,
+            stderr=log,
+        ) as run,
+    ):
+        try:
+            assert until(lambda: run.poll() is not None or (tmp_path / "ready").exists(), PATIENCE_S)
+            assert run.poll() is None, (tmp_path / "log").read_text()
+            seen = of_the_run(tmp_path)
+            assert any(process.name() == "sleep" for process in seen)
+        finally:
+            run.kill()
+    assert until(lambda: living(seen) == [] == of_the_run(tmp_path), END_S), (living(seen), of_the_run(tmp_path))

@@ -6,8 +6,6 @@ It writes FOLDER/made.gguf and FOLDER/made. The tokenizer of the folder has the 
 serves prompts of token ids, and decodes answers. Needs the packages `gguf` and `tokenizers`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import struct

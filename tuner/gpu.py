@@ -55,7 +55,6 @@ class Nvml(Protocol):
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int: ...
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int: ...
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
-    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int: ...
 
 
@@ -135,11 +134,6 @@ def energy_j(index: int, nvml: Nvml | None = None) -> float | None:
     Cards from Volta on have it; a slice of a GPU (MIG) and many virtual GPUs do not. Its resolution is 1 mJ.
     """
     return _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0)
-
-
-def power_w(index: int, nvml: Nvml | None = None) -> float | None:
-    """Return the present power of GPU `index` in watts; None if it cannot be read."""
-    return _read(index, nvml, lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0)
 
 
 def slowdowns(index: int, nvml: Nvml | None = None) -> tuple[str, ...]:

@@ -20,8 +20,6 @@ Its score is taken without noise.
 left out without it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,10 +5,8 @@
 No server is started: a formula of the parameters gives the outcome, and one configuration in twelve fails. The
 predictions are the simulator's, as in a study of a real card. Times are seconds of processor time. Predictions for the
 next suggestion are computed in background threads while a trial runs; if the trial ends sooner, the next suggestion
-computes the rest. `benchmarks.cost.overhead` times the ask and tell of TPE beside a given history.
+computes the rest. The public API shows neither the processor time of a thread nor the end of the background work.
 """
-
-from __future__ import annotations
 
 import tempfile
 import time

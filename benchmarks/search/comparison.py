@@ -1,7 +1,5 @@
 """Runs searches in several processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

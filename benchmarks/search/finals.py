@@ -8,8 +8,6 @@ which would be exported without a reduction; the winner is what is exported. The
 true effect of a flag is the ratio of the winner's true score to that without the flag.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -7,8 +7,6 @@ The winner of each search is the trial that the residual sampler recommends. Its
 reset to its default (`tuner optimize --ablate`). The true effect is the ratio of the two scores without noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

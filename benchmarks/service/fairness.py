@@ -13,8 +13,6 @@ what exists. `--days` is the length of the first and the last one, `--long-days`
 on views with up to 10,000 waiting submissions, 50 owners and 64 devices, in processor time.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -1,7 +1,5 @@
 """A discrete-event simulation of the queue: the real policy on a virtual clock, studies that only use up time."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

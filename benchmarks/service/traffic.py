@@ -1,7 +1,5 @@
 """Made submissions: owners with weights, Poisson arrivals with bursts, and lognormal study lengths."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

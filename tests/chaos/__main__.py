@@ -3,8 +3,6 @@
 python -m tests.chaos --faults 100 --seed 1 [--postgres] [--mlflow] [--isolated] [--vllm PROGRAM] [--json]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

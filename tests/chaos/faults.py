@@ -4,8 +4,6 @@ A victim is found by ids: the descendants of the command, and the records of its
 returns False and does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import resource

@@ -5,8 +5,6 @@ later. After the end of the study: its trials are numbered without holes, each f
 process record and no temporary folder is left.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -3,8 +3,6 @@
 `python -m tests.chaos` runs more of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.chaos.studies import Surroundings, run_chaos

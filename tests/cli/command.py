@@ -1,7 +1,5 @@
 """Run the command line as a user does, in this process or in a new one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """A clean environment, a folder with a model's configuration, and a fake `vllm` that is whatever a test needs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

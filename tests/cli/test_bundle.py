@@ -1,7 +1,5 @@
 """`tuner report --bundle`: what the archive contains, what it does not, and what the command refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

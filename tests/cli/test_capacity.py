@@ -1,7 +1,5 @@
 """`tuner capacity` on a server with a known capacity: its output, and the table of tried rates."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""`tuner compare` and `--baseline` on the command line, simulated, and what both refuse."""
+"""`tuner compare` and `tuner front`."""
 
-from __future__ import annotations
-
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -86,3 +86,75 @@ def test_the_baseline_is_what_the_study_compares_with(tmp_path: Path) -> None:
 )
 def test_an_unknown_baseline_is_refused(tmp_path: Path, baseline: str, parts: tuple[str, ...]) -> None:
     refused(run_here(tmp_path, *FLAGS, "--baseline", baseline), tmp_path, *parts)
+
+
+STUDY = ("optimize", "--engine", "simulated", "--prompts", "40", "--users", "20", "--plain", "--confirm-rounds", "2")
+EASY = ("--slo", "success_rate>=1")
+GIVEN = ('{"cudagraph_mode": "eager"}', '{"max_num_seqs": 12}')
+
+
+@pytest.fixture(scope="module")
+def front_study(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study of the defaults, of a slower server, and of fewer sequences, which wait for longer."""
+    tmp_path = tmp_path_factory.mktemp("front")
+    words = [word for config in GIVEN for word in ("--enqueue", config)]
+    printed = run_here(tmp_path, *STUDY, "--trials", "3", "--finalists", "2", *EASY, *words, "--study", "three")
+    assert printed.code == 0, printed.err
+    return tmp_path
+
+
+def test_the_front_as_table_json_and_csv(front_study: Path) -> None:
+    found = json.loads(run_here(front_study, "best", "--pareto", "--json").out)
+    numbers = [each["trial"] for each in found["front"]]
+    assert 0 in numbers
+    assert 1 not in numbers  # slower in every metric
+    assert (found["reference"], found["provenance"]) == (0, "simulated")
+    defaults = next(each for each in found["front"] if each["trial"] == 0)
+    assert {each["ratio"] for each in defaults["metrics"].values()} == {1.0}
+    rows = list(csv.DictReader(io.StringIO(run_here(front_study, "best", "--pareto", "--csv").out)))
+    assert [int(row["trial"]) for row in rows] == numbers
+    assert {"output_throughput.ratio", "p99_tpot_ms.low", "configuration"} <= set(rows[0])
+    lines = run_here(front_study, "best", "--pareto").out.splitlines()
+    assert lines[0] == "three (simulated): the front of output_throughput, p99_tpot_ms, p99_ttft_ms"
+    assert [line for line in lines if line.startswith("#0 ")]
+
+
+def test_a_single_objective_is_compared_with_the_metrics_of_the_slos(tmp_path: Path) -> None:
+    words = (*STUDY, "--trials", "2", "--enqueue", GIVEN[1], "--objective", "output_throughput", "--study", "one")
+    assert run_here(tmp_path, *words, "--slo", "p99_ttft_ms<9000").code == 0
+    assert "the front of output_throughput, p99_ttft_ms" in run_here(tmp_path, "best", "--pareto").out
+    assert run_here(tmp_path, *words[:-1], "none", "--slo", "output_throughput>1").code == 0
+    refused = run_here(tmp_path, "best", "--pareto", "--study", "none")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "a front needs two metrics, and output_throughput is one" in refused.err
+
+
+def test_other_weights_choose_and_export_another_trial(front_study: Path) -> None:
+    found = json.loads(run_here(front_study, "best", "--objective", "p99_tpot_ms", "--json").out)
+    assert found["trials"][0]["trial"] == 2  # fewer sequences have faster tokens
+    assert found["objectives"] == ["p99_tpot_ms:20"]
+    throughput = json.loads(run_here(front_study, "best", "--objective", "output_throughput", "--json").out)
+    assert throughput["trials"][0]["trial"] == 0
+    printed = run_here(front_study, "best", "--objective", "p99_tpot_ms").out
+    assert printed.startswith("trial 2 is the best by p99_tpot_ms:20: score ")
+    assert "tuner export --trial 2" in printed
+    assert run_here(front_study, "export", "--trial", "2", "-o", "two.sh").code == 0
+    assert "--max-num-seqs 12" in (front_study / "two.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--objective", "speed"), ("--objective 'speed'", "no metric is called")),
+        (("--objective", "p99_ttft_ms:x"), ("--objective 'p99_ttft_ms:x'", "the weight must be a number")),
+        (("--objective", "p99_ttft_ms:1", "--objective", "p99_ttft_ms:2"), ("this metric is given twice",)),
+        (("--objective", "capacity"), ("no trial of study 'three' has this metric",)),
+        (("--pareto", "--objective", "p99_ttft_ms"), ("a front needs two metrics",)),
+        (("--csv",), ("add --pareto",)),
+        (("--pareto", "--csv", "--json"), ("exclude each other",)),
+    ],
+)
+def test_mistakes_are_one_line(front_study: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    printed = run_here(front_study, "best", *words)
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert [part for part in parts if part not in printed.err] == [], printed.err

@@ -1,7 +1,5 @@
 """Prices and costs on the command line and in the Python API."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Everything that shows a study shows one number for a metric, and one interval for a comparison."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ One folder, in the order of the pages, as a reader would; seeded simulated studi
 first, because it shows the trials of its first study before it runs another. A study that both pages show runs once.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`tuner report` and `study.plot`, on simulated studies, and what both refuse."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path

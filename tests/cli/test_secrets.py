@@ -1,7 +1,5 @@
 """Secrets of a study: an environment variable, a flag of the server and the database's password are found nowhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Commands that read a database print the same, byte for byte, of a server's studies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands that ask a service: submit, watch, status, logs, stop, cancel, resume, token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several engines in one study: a study of the fake vLLM and a real llama.cpp, and mistakes in its options."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Simulated studies and predictions on the command line: their output, and the refused settings."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

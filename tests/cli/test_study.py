@@ -1,25 +1,28 @@
-"""One study on the fake vLLM, by the real command with Ray and MLflow, and every command that reads it."""
-
-from __future__ import annotations
+"""A study of `tuner optimize`, its numbers, and its start."""
 
 import csv
 import io
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import optuna
 import pytest
 
 from records.trials import Provenance, StudyRecord
-from storage import open_store
+from storage import normalise_url, open_store
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
+from tuner import __version__
+from tuner.cli.main import app
 from tuner.export.formats.registry import names
+from tuner.study.optuna_storage import RULED_OUT
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
 FAILING = '{"speculative": "off", "max_num_seqs": 32}'
@@ -334,3 +337,117 @@ def test_doctor(tmp_path: Path) -> None:
     assert "  runs     nothing: there is no vLLM" in printed.out.splitlines()
     assert "  executable  none found" in printed.out.splitlines()
     assert "{" not in printed.out
+
+
+FLAGS = ("--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", "3", "--confirm-rounds", "0")
+
+
+REASONS = {RULED_OUT: "a rule of the space", "dropped": "the same server"}
+
+
+def test_show_says_what_a_number_without_a_trial_is(tmp_path: Path) -> None:
+    run_here(tmp_path, "optimize", *FLAGS)
+    url = normalise_url(str(tmp_path / "tuner_study" / "tuner.db"))
+    study = optuna.load_study(study_name="qwen2.5-0.5b-t4-users4-prompts8", storage=url)
+    number = len(study.trials)
+    for attribute, reason in REASONS.items():
+        study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.PRUNED, user_attrs={attribute: reason}))
+    run_here(tmp_path, "optimize", *FLAGS[:-3], "5", *FLAGS[-2:])
+    for suggested, reason in enumerate(REASONS.values(), number):
+        printed = run_here(tmp_path, "show", str(suggested))
+        assert printed.code == 2
+        assert f"has no trial {suggested}: the sampler suggested it, and it never ran: {reason}" in printed.err
+    assert f"were dropped before a launch: {number}, {number + 1}" in run_here(tmp_path, "trials").out
+
+
+HEAVY = (
+    "alembic",
+    "mlflow",
+    "numpy",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "ray",
+    "rich",
+    "scipy",
+    "sqlalchemy",
+    "yaml",
+)
+PROBE = """
+import contextlib, io, sys
+from tuner.cli.main import app, main
+names = [command.callback.__name__ for command in app.registered_commands]
+for words in [], *([name] for name in names):
+    sys.argv = ["tuner", *words, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    print(*words, *({name.split(".")[0] for name in sys.modules} & set(HEAVY)))
+"""
+COMMANDS = [str(command.name) for command in app.registered_commands]
+
+
+def test_no_help_imports_anything_heavy() -> None:
+    """Typer reads the options of a command with pydantic."""
+    code = f"HEAVY = {HEAVY!r}{PROBE}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    group, *commands = done.stdout.splitlines()
+    assert group == ""
+    assert commands == [f"{name} pydantic" for name in COMMANDS]
+
+
+def test_every_command_is_there() -> None:
+    wanted = {"optimize", "trials", "best", "show", "export", "sync", "ui", "space", "doctor"}
+    wanted |= {"capacity", "load", "tradeoff", "requests", "simulate"}
+    assert wanted <= {*COMMANDS}
+
+
+def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
+    output = run_here(tmp_path)
+    assert (output.code, output.err) == (2, "")
+    assert output.out.startswith("Usage: tuner ")
+    assert "\n  optimize " in output.out
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_h_is_help(tmp_path: Path, command: str | None) -> None:
+    words = [command] if command else []
+    output = run_here(tmp_path, *words, "-h")
+    assert (output.code, output.err) == (0, "")
+    assert output.out.startswith(f"Usage: tuner {command or '[OPTIONS]'} ")
+    assert output == run_here(tmp_path, *words, "--help")
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    output = run_here(tmp_path, "--version")
+    assert (output.code, output.out, output.err) == (0, f"tuner {__version__}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_options(tmp_path: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TUNER_COMPLETE", f"complete_{shell}")
+    typed = {"COMP_WORDS": "tuner pre", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "tuner pre"}
+    for name, value in {**typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}.items():
+        monkeypatch.setenv(name, value)
+    assert "presets" in run_here(tmp_path).out
+
+
+def test_the_first_lines_name_the_gpus_of_a_trial(tmp_path: Path) -> None:
+    load = ("--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0", "--baseline-repeats", "1")
+    engine = ("--engine", "simulated", "--gpu", "h200", "--gpus-per-trial", "2", "--vllm-version", "0.25.1")
+    done = run_here(tmp_path, "optimize", *engine, *load, "--plain")
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    assert lines[0].endswith(": vLLM 0.25.1 on 2 × NVIDIA H200; use --engine vllm without --gpu to measure")
+    assert "`tuner space --gpu h200 --vllm-version 0.25.1 --gpus-per-trial 2` lists them with the reasons" in lines[2]
+
+
+def test_the_first_lines_have_the_goals_and_warn_of_an_slo_that_can_hardly_be_met(tmp_path: Path) -> None:
+    load = ("--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0", "--baseline-repeats", "1")
+    goals = ("--slo", "p99_ttft_ms<1", "--objective", "output_throughput")
+    done = run_here(tmp_path, "optimize", "--engine", "simulated", *load, *goals, "--plain")
+    lines = done.err.splitlines()
+    assert "SLOs: p99_ttft_ms<1" in lines
+    assert "score weights: output_throughput 40, success_rate 10" in lines
+    warning = next(index for index, line in enumerate(lines) if line.startswith("SLO p99_ttft_ms<1 can hardly be met"))
+    assert warning < next(index for index, line in enumerate(lines) if line.startswith("[1/1]"))

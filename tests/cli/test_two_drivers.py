@@ -1,7 +1,5 @@
 """Two drivers of one study: the second is refused, wherever it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -14,7 +12,7 @@ from records.trials import TrialRecord
 from storage import locks
 from storage.errors import StorageUnavailable, WaitInterrupted
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
-from tests.postgres import postgres_server
+from tests.postgres import PostgresServer, postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
 from tuner.observers.fan_out import SilentObserver
@@ -24,14 +22,20 @@ from tuner.use_cases import optimize as optimize_run
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for both tests."""
+    with postgres_server() as server:
+        yield server
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind that both drivers reach."""
     if request.param == "sqlite":
-        yield str(tmp_path / "shared.db")
-        return
-    with postgres_server() as server:
-        yield server.new_database()
+        return str(tmp_path / "shared.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 class SecondDriver(SilentObserver):

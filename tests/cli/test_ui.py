@@ -1,7 +1,5 @@
 """`tuner ui`: an address that other machines reach needs a password."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """The contract of what servers answered, on every supported database."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The contract of every executor; the test class of each implementation supplies `make`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The contract of engines whose server is one program, and how their tests start it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

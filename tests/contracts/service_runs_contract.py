@@ -1,7 +1,5 @@
 """The contract of the service's store for schedulers and drivers: leases, starts, heartbeats, losses and ends."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of the store on every supported database; a test module supplies the fixture `url` of an empty one."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from datetime import UTC, datetime

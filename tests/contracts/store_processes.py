@@ -1,7 +1,5 @@
 """The contract of the store for several processes and threads, a killed process, and a thousand trials."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ It prints `ready` and opens the database after a line on its standard input. It 
 line it writes the trials and prints each trial's number once the store has accepted its outcome.
 """
 
-from __future__ import annotations
-
 import sys
 
 import storage.store

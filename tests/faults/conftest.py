@@ -1,7 +1,5 @@
 """Studies on the fake vLLM, whose benchmarks can be held in the middle."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable, Iterator

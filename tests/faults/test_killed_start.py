@@ -1,7 +1,5 @@
 """A command that is killed while its Ray starts leaves no process; one whose Ray is killed then goes on, or says so."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from contextlib import suppress

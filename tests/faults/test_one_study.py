@@ -4,8 +4,6 @@ Starting a command with Ray and MLflow costs half a minute of CPU time, so that 
 runs it and records what it sees; each test checks one kind of event.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """The notebook for a free T4: what is stored in it, the commands of its cells, and a run on the simulated T4."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Fixtures of the tests against a real vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Make a LoRA adapter of the tiny model: random matrices of rank 8 for its attention's queries and values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers of a real vLLM with the made model, as a trial starts them."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

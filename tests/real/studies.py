@@ -1,7 +1,5 @@
 """Studies of a real vLLM by the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

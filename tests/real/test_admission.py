@@ -1,7 +1,5 @@
 """Priorities of request classes and a limit of the queue, on a real vLLM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.real.servers import NEVER, started

@@ -1,7 +1,5 @@
 """Requests for LoRA adapters, and requests with a schema, against a real vLLM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.real.lora_adapter import make_adapter

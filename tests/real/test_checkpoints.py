@@ -3,8 +3,6 @@
 The model's weights are made up, and its answers repeat one token: no speed or acceptance follows for a real model.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

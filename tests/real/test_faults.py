@@ -1,7 +1,5 @@
 """kill -9 of the tuner while a real vLLM server answers: the same command ends that server and resumes the study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

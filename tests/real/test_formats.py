@@ -1,7 +1,5 @@
 """Deployment files on a real vLLM: its parser reads the flags of the script, and it starts from them and answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -19,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.unit.export.formats.test_systemd import dumped, expanded, unquoted
+from tests.unit.export.formats.test_files import dumped, expanded, unquoted
 from tuner.export.deployment import Deployment
 from tuner.export.formats.ray_serve import engine_kwargs
 from tuner.export.formats.registry import FORMATS, write_deployment

@@ -1,7 +1,5 @@
 """`tuner optimize --engine llama.cpp` on a real llama.cpp: twelve trials, the winner's rounds, script and exports."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

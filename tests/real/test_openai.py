@@ -1,7 +1,5 @@
 """`tuner optimize --engine openai` through a proxy before a real llama.cpp, and the script of its winner."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

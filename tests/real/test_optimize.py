@@ -1,7 +1,5 @@
 """`tuner optimize` on a real vLLM: a whole study with its script, and one that suffix decoding wins."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

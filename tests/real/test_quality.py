@@ -1,7 +1,5 @@
 """Answers of a trained model on a real vLLM: INT8 keeps them, a broken checkpoint is found and never exported."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

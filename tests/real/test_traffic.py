@@ -1,7 +1,5 @@
 """Traffic against a real vLLM: a low rate, an excessive rate, and the effect of the prefix cache."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`best_serve.sh --verify` of a study of traffic on a real vLLM: it holds, and it does not against a slowed server."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

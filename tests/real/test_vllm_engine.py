@@ -1,7 +1,5 @@
 """The engine against a real vLLM: one server for all of it."""
 
-from __future__ import annotations
-
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,7 +88,7 @@ def test_a_good_configuration_passes(engine: VllmEngine, spec: TrialSpec) -> Non
 def test_the_resident_client_has_the_counts_of_the_plain_command(
     server: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts and names of metrics, which do not depend on how busy the machine is; for times see benchmarks/loadgen."""
+    """Counts and names of metrics, which do not depend on how busy the machine is."""
     started: list[type] = []
 
     def plain_start(

@@ -1,7 +1,5 @@
 """A real `tuner serve` in a folder, and what a client asks of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The service runs with its default policy on one H100 that is not there. Its vLLM writes down each start.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A study's life in the real service: done, stopped, cancelled, resumed, and after deaths."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A simulated study from the terminal, in the real service: submit, watch, export, report."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a real `tuner serve` writes and serves: JSON lines, HTTPS, and requests that try to forge a line."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -22,7 +20,6 @@ from tuner.gpu import (
     host_limits,
     host_memory_gib,
     load_warning,
-    power_w,
     slowdowns,
     usable_cores,
     used_memory_gib,
@@ -88,9 +85,6 @@ class FakeNvml:
             raise FakeNvmlError
         return self.counter_mj
 
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return 345_600
-
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
         if self.broken:
             raise FakeNvmlError
@@ -132,7 +126,6 @@ def test_a_driver_that_fails_means_no_devices() -> None:
     assert devices(nvml, {}) == []
     assert used_memory_gib(0, nvml) is None
     assert energy_j(0, nvml) is None
-    assert power_w(0, nvml) is None
     assert hardware_profile(0, nvml) is None
     assert wait_until_free(0, 1.0, 60.0, threading.Event(), nvml).free is False
 
@@ -143,7 +136,6 @@ def test_a_host_without_nvml_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> 
     assert devices() == []
     assert used_memory_gib(0) is None
     assert energy_j(0) is None
-    assert power_w(0) is None
     assert hardware_profile(0) is None
 
 
@@ -152,9 +144,8 @@ def test_the_memory_in_use_is_in_gib() -> None:
     assert used_memory_gib(5, FakeNvml()) is None
 
 
-def test_energy_is_in_joules_and_power_in_watts() -> None:
+def test_energy_is_in_joules() -> None:
     assert energy_j(1, FakeNvml()) == 1234.567
-    assert power_w(1, FakeNvml()) == 345.6
 
 
 def test_a_card_without_a_counter_has_no_energy() -> None:

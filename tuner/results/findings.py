@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from records.measured import challenger_of, measured, reference_number, rounds_of, shown_rounds
+from records.measured import challenger_of, exported_of, measured, reference_number, rounds_of, shown_rounds
 from records.trials import Config, StudyRecord, TrialOutcome, TrialRecord
 from search_spaces import Price
 from tuner.results import text
@@ -95,7 +95,7 @@ class Findings:
     @property
     def exported(self) -> int | None:
         """Number of the trial that the user gets: the winner, which may be the reference, else the nearest."""
-        return self.challenger if self.winner is None and self.conclusion.get("nearest") else self.winner
+        return exported_of(self.conclusion)
 
     @property
     def noise(self) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from dashboards.frames import to_csv, trials_frame
 from dashboards.report.page import render
+from records.measured import exported_of
 from records.trials import StudyRecord, TrialRecord
 from storage import open_store
 from tuner.errors import SettingError, UserError
@@ -34,7 +35,6 @@ from tuner.processes.secrets import (
     referenced,
     url_passwords,
 )
-from tuner.use_cases.files import exported_of
 from tuner.use_cases.places import storage_url
 from tuner.use_cases.report.page import named_study, page_of
 from tuner.use_cases.report.reported import ReportedStudy

@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from records.measured import exported_of
 from records.trials import FailedAttempt, Provenance, StudyRecord, TrialOutcome, TrialRecord
 from storage import normalise_url, open_store
 from storage.errors import StorageError
@@ -77,13 +78,6 @@ def _refused_file(path: Path) -> Iterator[None]:
     except OSError as error:
         rule = f"the file cannot be written: {error.strerror}"
         raise SettingError("output", str(path), rule, "choose another file") from None
-
-
-def exported_of(conclusion: Mapping[str, Any] | None) -> int | None:
-    """Return the number of the winner, else of the trial that is nearest to the SLOs; None without a conclusion."""
-    found = conclusion or {}
-    number = found.get("winner")
-    return (found.get("nearest") or {}).get("number") if number is None else number
 
 
 def write_script(store: Store, study: StudyRecord, number: int, output: Path) -> Path:

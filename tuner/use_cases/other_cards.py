@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from records.measured import exported_of
 from records.trials import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
 from search_spaces.render import gpus_of
@@ -22,7 +23,6 @@ from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
 from tuner.scoring.goals import parse_slo
 from tuner.specs import Limits
-from tuner.use_cases.files import exported_of
 from tuner.workloads.spec import SingleWorkload, Suite, read_workload
 
 CARDS = ("t4", "l4", "a10g", "a100", "l40s", "h100", "h200")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from records.measured import exported_of
 from records.trials import Provenance, Repeat
 from storage import open_store
 from tuner.engines.server.devices import base_environment
@@ -29,7 +30,6 @@ from tuner.export.verification import CarriedTraffic
 from tuner.gpu import SlowdownWatch, devices, load_warning
 from tuner.specs import Limits
 from tuner.study.specification.spec import Budget
-from tuner.use_cases.files import exported_of
 from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.spec import ClosedLoop, Workload

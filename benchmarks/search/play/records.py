@@ -1,7 +1,5 @@
 """The record of one search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from benchmarks.search.problems.problem import Outcome

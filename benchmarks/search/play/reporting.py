@@ -1,7 +1,5 @@
 """Reports the outcome of a trial to a sampler, as the sampler can read it."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

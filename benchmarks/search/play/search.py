@@ -1,7 +1,5 @@
 """Plays one search on a virtual clock: the sampler suggests, the problem answers, and workers run side by side."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Hashable

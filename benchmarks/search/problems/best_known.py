@@ -1,7 +1,5 @@
 """The best known score of a problem without a formula: a long seeded search whose result is cached on disk."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Makes every problem by its name, from the settings of a run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The interface of a problem: its parameters, the outcome of a configuration and the best known score."""
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

@@ -1,7 +1,5 @@
 """Trials that suggest values without Optuna: random values, and values that are known already."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar

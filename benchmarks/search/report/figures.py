@@ -1,7 +1,5 @@
 """Compute figures from searches: medians over seeds with 95 % bootstrap intervals, and differences by seed."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes searches to JSON files, and reads those of earlier runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Summarise one search: the incumbent's score by trial, infeasible trials, and the hypervolume."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Prints the figures of one problem as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.search.report.figures import (

@@ -1,7 +1,5 @@
 """Every sampler under comparison by its name."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A sampler under comparison, and how the results of its trials are reported to it."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A grid over two parameters, as vLLM's auto_tune searches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The base class of samplers that choose a whole configuration at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

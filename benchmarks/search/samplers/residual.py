@@ -1,7 +1,5 @@
 """The residual sampler under comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from optuna.samplers import BaseSampler

@@ -9,8 +9,6 @@ where m and s are the mean and the standard deviation over the trees. The thresh
 falls after a feasible one. SCOOT's own score model is a Gaussian process.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

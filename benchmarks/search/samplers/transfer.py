@@ -1,7 +1,5 @@
 """The residual sampler with a source study: a search of its own on another problem, related or unrelated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

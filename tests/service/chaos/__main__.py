@@ -6,8 +6,6 @@ Two processes of `tuner serve` share one database; both may schedule. Simulated 
 vLLM by Ray, are submitted all the time. `faults.py` has the faults, `checks.py` and `watch.py` have what must hold.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What must hold for a study that has ended, and for all of them at the end."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

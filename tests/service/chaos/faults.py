@@ -4,8 +4,6 @@ A fault returns the study that it struck, an empty text if it struck all, and No
 not count.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """What a run of faults found."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The run: studies are submitted, faults strike, ended studies are checked."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

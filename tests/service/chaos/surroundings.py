@@ -1,7 +1,5 @@
 """Two services over one database, and their clients."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """A look at the process table several times a second: two drivers of one study, and what drivers leave behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The simulation of the queue: its mechanics by hand, and the figures' bounds over some hours of made traffic."""
 
-from __future__ import annotations
-
 from benchmarks.service.fairness import made_view
 from benchmarks.service.simulation import DRIVER_START_S, Run, Simulation
 from benchmarks.service.traffic import DEVICES, HOUR_S, Study, backlogged, big_among_small, usual, weighted_owners

@@ -1,6 +1,4 @@
-"""The search benchmark: problems, samplers, one search, and its figures."""
-
-from __future__ import annotations
+"""The benchmarks: searches, and the table of costs."""
 
 import math
 from pathlib import Path
@@ -10,6 +8,7 @@ import pytest
 from optuna.study import Study
 from optuna.trial import TrialState
 
+from benchmarks.overhead import CostFigure, print_figures
 from benchmarks.search.play import search as search_module
 from benchmarks.search.play.records import PlayedTrial, SearchRecord
 from benchmarks.search.play.reporting import make_study
@@ -422,3 +421,9 @@ def test_a_related_source_study_improves_the_first_suggestions() -> None:
     assert [t.config for t in warm.trials[1:]] != [t.config for t in cold.trials[1:]]
     scores = [[trial.true_score or 0.0 for trial in each.trials[1:]] for each in (warm, cold)]
     assert np.mean(scores[0]) > np.mean(scores[1])
+
+
+def test_own_costs_have_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    print_figures([CostFigure.over("ask", [1.0, 2.0, 3.0], "ms", 100.0), CostFigure("peak", 5.0, None, "MB", None, 1)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert rows == [["ask,", "ms", "2", "2.9", "≤", "100", "3"], ["peak,", "MB", "5", "1"]]

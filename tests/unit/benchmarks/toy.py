@@ -1,7 +1,5 @@
 """A problem and a sampler for tests of the search benchmark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

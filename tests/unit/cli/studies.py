@@ -1,7 +1,5 @@
 """Studies, trials and events for the tests of the terminal, written by hand."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables at the end of a study: the winner beside the defaults, the finalists, the flags."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of a running study: counts, the best so far, and the time that is left, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path

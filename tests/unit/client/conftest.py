@@ -1,7 +1,5 @@
 """A served API, and both clients behind one face: tests run on each."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,6 +1,4 @@
-"""The calls against a real API: every method, and errors as exceptions. The clients differ in how they wait only."""
-
-from __future__ import annotations
+"""The clients of the service: addresses, settings, and calls."""
 
 import inspect
 from collections.abc import Callable
@@ -13,8 +11,10 @@ from storage.service.records import SubmissionState
 from tests import store_samples
 from tests.served import Served
 from tests.unit.client.conftest import MakeClient
+from tuner.client.address import find_address
 from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import RefusedError
+from tuner.client.settings import LARGEST_FILE, with_contents
 from tuner.errors import SettingError, UserError
 
 
@@ -174,3 +174,116 @@ def test_the_queue_and_tokens(root: Any, make_client: MakeClient, served: Served
     assert [each.token for each in root.tokens()] == [None] * len(root.tokens())
     with pytest.raises(SettingError, match="a name has up to 63"):
         root.add_token("a/b")
+
+
+TOKEN = "tnr_" + "a1" * 32
+LOCAL = "http://127.0.0.1:8600"
+
+
+def test_arguments_come_before_the_environment() -> None:
+    variables = {"TUNER_SERVER": "https://b.example", "TUNER_TOKEN": "other"}
+    found = find_address(f"{LOCAL}/", TOKEN, environment=variables)
+    assert (found.url, found.token) == (LOCAL, TOKEN)
+    found = find_address(None, None, environment=variables)
+    assert (found.url, found.token) == ("https://b.example", "other")
+
+
+@pytest.mark.parametrize("url", [LOCAL, "http://localhost:1", "http://[::1]:8600", "https://b.example/tuner"])
+def test_a_token_goes_to_this_machine_or_over_tls(url: str) -> None:
+    assert find_address(url, TOKEN, environment={}).url == url
+
+
+@pytest.mark.parametrize("url", ["http://b.example", "http://10.0.0.1:8600", "http://127.0.0.1.b.example"])
+def test_a_token_is_not_sent_in_clear_to_another_machine(url: str) -> None:
+    with pytest.raises(SettingError, match="without TLS") as error:
+        find_address(url, TOKEN, environment={})
+    assert error.value.field == "server"
+    assert find_address(url, TOKEN, insecure=True, environment={}).url == url
+
+
+@pytest.mark.parametrize("url", ["nope", "ftp://b.example", "http://", "http://h:x", "https://h/?a=1", "https://h/\n"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(SettingError) as error:
+        find_address(url, TOKEN, environment={})
+    assert error.value.field == "server"
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(SettingError) as error:
+        find_address("https://ada:geheim@h", TOKEN, environment={})
+    assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize("token", ["", "  ", "a\nb", "a b", "ä", "x" * 513])
+def test_a_token_that_cannot_be_is_refused_without_showing_it(token: str) -> None:
+    with pytest.raises(SettingError) as error:
+        find_address(LOCAL, token, environment={})
+    assert error.value.field == "token"
+    assert token.strip() == "" or token not in str(error.value)
+
+
+def test_no_text_shows_the_token() -> None:
+    assert TOKEN not in repr(find_address(LOCAL, TOKEN, environment={}))
+    with Client(LOCAL, TOKEN) as client:
+        assert repr(client) == "Client('http://127.0.0.1:8600')"
+
+
+def test_without_a_server_the_next_step_is_said() -> None:
+    with pytest.raises(SettingError, match="set TUNER_SERVER"):
+        find_address(None, TOKEN, environment={})
+
+
+def test_absent_values_are_left_out_and_tuples_are_lists() -> None:
+    assert with_contents({"model": None, "slo": ("a<1",), "trials": 4}) == {"slo": ["a<1"], "trials": 4}
+
+
+def test_files_are_sent_with_the_files_that_they_refer_to(tmp_path: Path) -> None:
+    (tmp_path / "chat.yaml").write_text("classes: {a: {prompts: {file: p.txt}, lengths: {file: p.txt}}}\n")
+    (tmp_path / "p.txt").write_text("hello\n")
+    (tmp_path / "own.yaml").write_text("include: [part.yaml]\n")
+    (tmp_path / "part.yaml").write_text("include: last.yaml\n")
+    (tmp_path / "last.yaml").write_text("description: d")
+    (tmp_path / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}')
+    given = {"workload": tmp_path / "chat.yaml", "space": tmp_path / "own.yaml", "quality_task": tmp_path / "q.jsonl"}
+    assert with_contents(given) == {
+        "workload": ["classes: {a: {prompts: {file: p.txt}, lengths: {file: p.txt}}}\n"],
+        "space": "include: [part.yaml]\n",
+        "quality_task": '{"prompt": "1+1=", "answer": "2"}\n',
+        "files": {"p.txt": "hello\n", "part.yaml": "include: last.yaml\n", "last.yaml": "description: d"},
+    }
+
+
+def test_names_and_contents_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"space": "cpu", "quality_task": "lm-eval:gsm8k"}
+    assert with_contents(given) == given
+    assert with_contents({"space": "description: d\n"}) == {"space": "description: d\n"}
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [(None, "No such file"), (b"\xff", "not UTF-8"), (b"x" * (LARGEST_FILE + 1), "larger than")],
+)
+def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path, content: bytes | None, rule: str) -> None:
+    path = tmp_path / "w.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingError, match=rule) as error:
+        with_contents({"workload": [path]})
+    assert (error.value.field, error.value.value) == ("workload", str(path))
+
+
+def test_a_reference_into_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text("a: {file: ../p.txt}\n")
+    with pytest.raises(SettingError, match="files without folders"):
+        with_contents({"workload": [str(tmp_path / "w.yaml")]})
+
+
+@pytest.mark.parametrize("settings", [{"env": {"HF_TOKEN": "abc"}}, {"env": {"X": "abc"}, "secret": ["X"]}])
+def test_the_value_of_a_secret_is_not_sent(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingError) as error:
+        with_contents(settings)
+    assert (error.value.field, "abc" in str(error.value)) == ("env", False)
+    assert with_contents({"env": {"HF_TOKEN": "${HF_TOKEN}", "A": "b"}}) == {
+        "env": {"HF_TOKEN": "${HF_TOKEN}", "A": "b"}
+    }

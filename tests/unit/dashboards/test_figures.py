@@ -1,7 +1,5 @@
 """The Plotly figures, the pictures in MLflow, and the page of a report, on trials written by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Trials, requests and files of a trial as frames, against values worked out by hand."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """MLflow's UI: its command, its view, the link to a study, and one sync at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

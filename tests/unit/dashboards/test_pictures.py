@@ -1,7 +1,5 @@
 """The pictures in MLflow: which a trial and a study have; one that cannot be drawn does not stop the others."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trade-off matrix, against values worked out by hand and a published matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Dockerfile, the Compose files and the manifests for Kubernetes against the program and each other."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A made model's folder, for engines that read a tokenizer without a library."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

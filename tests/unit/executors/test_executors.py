@@ -1,10 +1,13 @@
-"""Both executors against the contract, and failures that only Ray has."""
+"""Executors: the contract, the check before a trial, and files carried to workers."""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import stat
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +17,7 @@ import psutil
 import pytest
 import ray
 
-from records.trials import FailureKind, Provenance
+from records.trials import Config, Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.clusters import running_cluster
 from tests.contracts.executor_contract import (
     DEADLINE_S,
@@ -26,15 +29,17 @@ from tests.contracts.executor_contract import (
     started,
     wait_until_started,
 )
+from tests.fakes.stub_engine import StubEngine
 from tuner import __version__
 from tuner.engines.base import Engine
 from tuner.errors import InfrastructureError, UserError
 from tuner.executors import ray_cluster, ray_pool, ray_worker
-from tuner.executors.base import Executor, InlineExecutor
+from tuner.executors.base import CheckedExecutor, Executor, Finished, InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
 from tuner.executors.ray_worker import Slot
 from tuner.processes.family import is_alive
-from tuner.specs import TrialSpec
+from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.workloads.spec import ClosedLoop
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -376,3 +381,99 @@ def test_a_worker_that_is_lost_with_two_trials_is_replaced_once(tmp_path: Path) 
     worker.group = object()
     executor._replace_worker(worker)
     assert started_actors == [worker]
+
+
+LOST = Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, "misses quality>=0.99: quality 0.885")
+
+
+def check(config: Config) -> float | Failure:
+    return LOST if config.get("weights") == "broken" else 0.995
+
+
+def checked_spec(folder: Path) -> TrialSpec:
+    load = ClosedLoop(max_concurrency=1, num_prompts=2, input_len=4, output_len=4)
+    launch = LaunchSpec(ModelRef("m", "m", "m"), ())
+    return TrialSpec("s", 1, 0, 1, TrialKind.SEARCH, {}, launch, load, 2, folder)
+
+
+def test_lost_answers_fail_the_trial_without_a_server(tmp_path: Path) -> None:
+    engine = StubEngine(lambda checked_spec, index: {"output_throughput": 10.0})
+    executor = CheckedExecutor(InlineExecutor(lambda _: engine), check)
+    executor.submit(replace(checked_spec(tmp_path), config={"weights": "broken"}), 0)
+    assert executor.idle() == []
+    (finished,) = executor.wait_any(5.0)
+    assert (finished.slot, finished.outcome.failure, finished.outcome.repeats) == (0, LOST, ())
+    assert executor.idle() == [0]
+    executor.close()
+
+
+def test_quality_is_a_metric_of_every_benchmark(tmp_path: Path) -> None:
+    engine = StubEngine(lambda checked_spec, index: {"output_throughput": 10.0})
+    executor = CheckedExecutor(InlineExecutor(lambda _: engine), check)
+    executor.submit(checked_spec(tmp_path), 0)
+    finished: list[Finished] = []
+    while not finished:
+        finished = executor.wait_any(1.0)
+    outcome = finished[0].outcome
+    assert [repeat.metrics["quality"] for repeat in outcome.repeats] == [0.995, 0.995]
+    assert outcome.metric("quality") == 0.995
+    executor.close()
+
+
+def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "plots").mkdir(parents=True)
+    (there / "server.log").write_text("ready\n")
+    (there / "plots" / "a.csv").write_bytes(b"\x00\xff")
+    ray_worker.mark_folder(here)
+    assert ray_worker.is_shared(here)
+    (there / "link").symlink_to(there / "server.log")
+    ray_worker.unpack_files(ray_worker.pack_files(there, "node"), here)
+    ray_worker.unmark_folder(here)
+    assert not (here / "link").exists()
+    assert (here / "server.log").read_text() == "ready\n"
+    assert (here / "plots" / "a.csv").read_bytes() == b"\x00\xff"
+    assert not ray_worker.is_shared(here)
+
+
+def test_files_beyond_the_limit_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (there / "small").write_bytes(b"1" * 10)
+    (there / "large").write_bytes(b"2" * 91)
+    monkeypatch.setattr(ray_worker, "MAX_BYTES", 100)
+    ray_worker.unpack_files(ray_worker.pack_files(there, "node"), here)
+    assert sorted(path.name for path in here.iterdir()) == ["left_on_node.txt", "small"]
+    assert (here / "left_on_node.txt").read_text() == "large: 91 bytes, removed from node\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("../outside", tarfile.REGTYPE),
+        ("plots/../../outside", tarfile.REGTYPE),
+        ("/outside", tarfile.REGTYPE),
+        ("away/outside", tarfile.REGTYPE),
+        ("link", tarfile.SYMTYPE),
+        ("hard", tarfile.LNKTYPE),
+        ("device", tarfile.CHRTYPE),
+    ],
+)
+def test_what_is_no_file_of_the_folder_is_refused(tmp_path: Path, name: str, kind: bytes) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "away").symlink_to(tmp_path)
+    entry, buffer = tarfile.TarInfo(name), io.BytesIO()
+    entry.type, entry.linkname = kind, "/etc/passwd"
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.addfile(entry)
+    with pytest.raises(tarfile.TarError, match=re.escape(f"{name!r} is no file of this folder")):
+        ray_worker.unpack_files(buffer.getvalue(), tmp_path / "here")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["away", "here"]
+
+
+def test_files_that_cannot_be_written_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    ray_worker.bring_back(ray_worker.pack_files(tmp_path, "node"), tmp_path / "file" / "below")
+    ray_worker.bring_back(b"no archive", tmp_path)
+    ray_worker.bring_back(None, tmp_path)
+    assert caplog.text.count("the files of a trial cannot be written to") == 2

@@ -3,8 +3,6 @@
 `test_every_winner.py` has the words of random configurations; here are the lines that a person wrote down.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -5,8 +5,6 @@ the winner with the reason that holds for it. The default run draws a few of eac
 meet every reason, and that of `release` tests 200.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -22,14 +20,7 @@ from search_spaces.render import gpus_of, instances_of, without_instances
 from search_spaces.schema import VLLM
 from tests.contracts.space_contract import recorded_flags
 from tests.programs import needed
-from tests.unit.export.formats import (
-    test_compose,
-    test_kserve,
-    test_kubernetes,
-    test_ray_serve,
-    test_systemd,
-    test_vllm_config,
-)
+from tests.unit.export.formats import test_containers, test_files
 from tests.unit.export.formats.readers import SHELL, documents
 from tests.unit.export.winners import Winner, launchers, winner
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, split_options
@@ -40,17 +31,17 @@ from tuner.export.formats.registry import FORMATS, SCRIPT, default_file, write_d
 from tuner.export.render import write_serve_script
 from tuner.testing.exporter import FormatContract, Started
 
-NEWEST = test_kubernetes.VERSIONS[-1:]
+NEWEST = test_containers.VERSIONS[-1:]
 FEW, ENOUGH, MANY = 3, 20, 200
 LAUNCHERS = tuple(launchers(""))
 ANY_ENGINE = (SCRIPT, "command", "systemd")
 CONTAINERS = ("compose", "kubernetes", "kserve", "ray-serve")
 READERS: dict[str, tuple[FormatContract, ...]] = {
-    "vllm-config": (test_vllm_config.TestVllmConfig(),),
-    "compose": (test_compose.TestCompose(),),
-    "kubernetes": (test_kubernetes.TestKubernetes(),),
-    "kserve": (test_kserve.TestLlmInferenceService(), test_kserve.TestInferenceService()),
-    "ray-serve": (test_ray_serve.TestRayServe(),),
+    "vllm-config": (test_files.TestVllmConfig(),),
+    "compose": (test_containers.TestCompose(),),
+    "kubernetes": (test_containers.TestKubernetes(),),
+    "kserve": (test_containers.TestLlmInferenceService(), test_containers.TestInferenceService()),
+    "ray-serve": (test_containers.TestRayServe(),),
 }
 DATA = Path(__file__).parents[2] / "data" / "vllm_flags"
 FIELDS = json.loads((DATA / "fields.json").read_text(encoding="utf-8"))
@@ -141,7 +132,7 @@ def replicas(form: str, path: Path) -> int:
     """Return how many servers a file starts."""
     found = documents(path)
     if form == "kubernetes":
-        return int(test_kubernetes.validated(path, NEWEST)[-2]["spec"]["replicas"])
+        return int(test_containers.validated(path, NEWEST)[-2]["spec"]["replicas"])
     if form == "kserve":
         return int(found[0]["spec"]["replicas"])
     if form == "compose":
@@ -182,9 +173,9 @@ def run(path: Path, folder: Path, tools: Path) -> Started:
 
 def unit(path: Path, drawn: Winner) -> Started:
     """Return what systemd reads."""
-    text = test_systemd.dumped(path)
-    command = next(line for line in test_systemd._COMMAND.findall(text) if "8000/health" not in line)
-    words = [test_systemd.expanded(word, {}) for word in test_systemd.unquoted(command)]
+    text = test_files.dumped(path)
+    command = next(line for line in test_files._COMMAND.findall(text) if "8000/health" not in line)
+    words = [test_files.expanded(word, {}) for word in test_files.unquoted(command)]
     assert Path(words[0]).name in (drawn.program.name, "python3")
     found = re.findall(r"^\t\tEnvironment: (\w+)=(.*?)(?=\n\t\t\w)", text, re.DOTALL | re.MULTILINE)
     return Started(tuple(words[1:]), dict(found))

@@ -1,7 +1,5 @@
 """docs/examples/exporter.py writes the winner of a study, as docs/examples/exporter.md shows it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

@@ -4,8 +4,6 @@ Eight launchers start them: vLLM on a GPU, on a CPU and over several GPUs, sever
 TensorRT-LLM, and a user's command. A seed gives the same winner in every process.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

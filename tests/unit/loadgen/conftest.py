@@ -1,7 +1,5 @@
 """A fake streaming server for as long as a test runs, and an address where nothing listens."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path

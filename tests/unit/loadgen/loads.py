@@ -1,7 +1,5 @@
 """Plans made by hand, a fake server as a process, and servers with chosen faults."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

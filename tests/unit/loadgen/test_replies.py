@@ -1,7 +1,5 @@
 """Servers with invalid replies: each has a record with its status, and no exception is raised."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

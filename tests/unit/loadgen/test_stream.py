@@ -1,7 +1,5 @@
 """Server-sent events, from bytes written by hand to tokens and their times; and llama.cpp's."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

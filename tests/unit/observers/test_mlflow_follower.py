@@ -1,7 +1,5 @@
 """The wait for MLflow, which lasts as long as there is progress."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

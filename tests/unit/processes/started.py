@@ -1,7 +1,5 @@
 """Helpers for tests that start processes: wait for a condition, run a program of this Python, end what a test left."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Ports, and when a server is ready."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -113,7 +111,10 @@ def test_the_right_model_on_a_server_of_another_process_is_refused(starter: Star
     assert failure.message == f"127.0.0.1:{port} is answered by a process that this trial did not start"
 
 
-def test_a_silent_listener_of_another_process_is_refused(starter: Starter, port: int) -> None:
+def test_a_silent_listener_of_another_process_is_refused(
+    starter: Starter, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "_REQUEST_S", 0.5)
     ours = starter("/bin/sleep", "60")
     with socket.create_server(("127.0.0.1", port)):
         assert _failure(ours, port).kind is FailureKind.PORT_TAKEN

@@ -1,7 +1,5 @@
 """Records of processes, secrets, and shared memory of processes that were killed."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

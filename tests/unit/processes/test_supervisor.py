@@ -1,7 +1,5 @@
 """A server's process: its start, its log, its end, and the watchdog of its worker."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

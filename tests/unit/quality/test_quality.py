@@ -1,7 +1,5 @@
 """Whether answers are kept: questions, graders, formats, pairs and agreement, against values by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

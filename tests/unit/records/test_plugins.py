@@ -1,7 +1,5 @@
 """Engines, metrics and deployment formats of installed packages: found by name, and refused in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path

@@ -1,18 +1,22 @@
-"""Tables and texts of a study's results: classes, engines, costs and numbers."""
-
-from __future__ import annotations
+"""The findings of a study, of its cost, and of each of its engines."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from records.trials import TrialRecord
+from records.trials import Provenance, StudyRecord, TrialKind, TrialRecord
+from search_spaces import Price
 from tests.recorded import MIX, recorded_study
-from tests.unit.cli.studies import trial
+from tests.unit.cli.studies import GOALS, NOW, study_start, trial
+from tuner.cli.output.progress.lines import opening_lines
+from tuner.quality.examiner import changed_answers
 from tuner.results import text
-from tuner.results.conclusion import classes_grid, classes_note, comparison_grid
+from tuner.results.conclusion import classes_grid, classes_note, comparison_grid, cost_lines, engines_grid, price_lines
 from tuner.results.findings import Findings
+from tuner.study.conclusion import defaults_of
 from tuner.study.specification.resolve_workload import make_goals
 
 CLASS = {"input": 32, "output": 8}
@@ -23,7 +27,7 @@ WORKLOAD = {
     "slo": {"chat": {"p95_ttft_ms": 300, "tpot_ms": 20}},
 }
 SLOS = ["success_rate>=1", "chat.p95_ttft_ms<300", "docs.p95_itl_ms<40"]
-GOALS = make_goals(["goodput", "docs.p99_ttft_ms"], SLOS)
+CLASS_GOALS = make_goals(["goodput", "docs.p99_ttft_ms"], SLOS)
 CONCLUSION: dict[str, Any] = {
     "winner": 1,
     "reference": 0,
@@ -47,7 +51,7 @@ def measured(number: int, round_: int, **chat: float) -> TrialRecord:
 
 
 def findings(*records: TrialRecord, **changes: Any) -> Findings:
-    return Findings({**CONCLUSION, **changes}, records, GOALS, {}, None, WORKLOAD)
+    return Findings({**CONCLUSION, **changes}, records, CLASS_GOALS, {}, None, WORKLOAD)
 
 
 TWO_ROUNDS = (
@@ -128,7 +132,7 @@ def test_a_recorded_mix_of_which_no_class_was_recorded_has_no_table() -> None:
 
 def test_a_closed_loop_has_no_table() -> None:
     loop = {"max_concurrency": 10, "num_prompts": 100, "input_len": 8, "output_len": 8}
-    found = Findings(CONCLUSION, TWO_ROUNDS, GOALS, {}, None, loop)
+    found = Findings(CONCLUSION, TWO_ROUNDS, CLASS_GOALS, {}, None, loop)
     assert classes_grid(found) is None
     assert classes_note(found) == ""
 
@@ -187,3 +191,111 @@ def test_parts_are_joined_without_breaking_one() -> None:
 
 def test_timings_leave_out_what_is_under_half_a_second() -> None:
     assert text.timings({"ready": 41.2, "own": 0.01, "stop": 0.6}) == "ready 41 s, stop 1 s"
+
+
+COST, ENERGY = "cost_per_million_output_tokens", "joules_per_output_token"
+LISTED = Price(0.526, "USD", "a cloud, as of 2026-07")
+COST_CONCLUSION: dict[str, Any] = {"winner": 1, "contenders": []}
+
+
+def cost_findings(price: Price | None, metric: str = COST, objective: str = COST, **more: Any) -> Findings:
+    first: dict[str, Any] = {metric: 0.04, **more}
+    records = [trial(0, 1000.0, **first), trial(1, 2000.0, **{**first, metric: 0.02})]
+    goals = make_goals([objective], [])
+    return Findings(COST_CONCLUSION, records, goals, {}, price)
+
+
+def test_costs_of_both_and_the_price() -> None:
+    line = f"{COST}: 0.04 per Mtok with the defaults, 0.02 per Mtok with #1; price: 0.35 per GPU-hour (as given)"
+    assert cost_lines(cost_findings(Price(0.35))) == [line]
+
+
+def test_a_prediction_and_a_list_price_are_marked() -> None:
+    (line,) = cost_lines(cost_findings(LISTED, provenance=Provenance.SIMULATED))
+    assert line.startswith(f"predicted {COST}: ")
+    assert line.endswith("price: 0.526 USD per GPU-hour (list price: a cloud, as of 2026-07)")
+
+
+def test_energy_needs_no_price() -> None:
+    found = cost_findings(None, ENERGY, "output_throughput")
+    assert cost_lines(found) == [f"{ENERGY}: 0.04 J/tok with the defaults, 0.02 J/tok with #1"]
+
+
+def test_the_cost_of_one_workload_has_its_price() -> None:
+    assert cost_lines(cost_findings(LISTED, f"day.{COST}", f"day.{COST}")) == [f"price: {LISTED}"]
+
+
+def test_a_study_without_costs_has_no_line() -> None:
+    found = Findings(COST_CONCLUSION, [trial(0), trial(1)], GOALS, {}, LISTED)
+    assert cost_lines(found) == []
+
+
+def test_each_price_is_shown_once_and_only_beside_a_cost() -> None:
+    assert price_lines([f"day.{COST}"], [LISTED, LISTED, None]) == [f"price: {LISTED}"]
+    assert price_lines(["p99_ttft_ms", ENERGY], [LISTED]) == []
+
+
+def test_a_study_of_the_cost_opens_with_its_price(tmp_path: Path) -> None:
+    line = f"price: {LISTED}"
+    assert line in opening_lines(study_start(tmp_path, goals=make_goals([COST], []), price=LISTED), 0)
+    assert line not in opening_lines(study_start(tmp_path, price=LISTED), 0)
+
+
+DEFAULTS = {"engine": "vllm"}
+
+
+def contender(number: int, ratio: float | None, disqualified: str | None = None) -> dict[str, Any]:
+    score = None if ratio is None else {"ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1}
+    metrics = {} if ratio is None else {name.metric: {"ratio": 2 * ratio} for name in GOALS.objectives}
+    return {"number": number, "score": score, "disqualified": disqualified, "metrics": metrics}
+
+
+def engine_findings(*contenders: dict[str, Any], defaults: dict[str, Any] = DEFAULTS) -> Findings:
+    engines = [{}, {"engine": "llama.cpp"}, {"engine": "vllm"}, {"engine": "llama.cpp"}]
+    records = [replace(trial(number), config=config) for number, config in enumerate(engines)]
+    conclusion = {"winner": 0, "reference": 0, "contenders": list(contenders)}
+    return Findings(conclusion, records, GOALS, defaults)
+
+
+def test_each_engine_has_its_best_configuration_the_best_first() -> None:
+    found = engines_grid(engine_findings(contender(1, 1.2), contender(2, 0.9), contender(3, 1.4)))
+    assert found is not None
+    assert [row[:4] for row in found.rows] == [
+        ["llama.cpp", "#3", "1.400", "1.300 to 1.500"],
+        ["vllm", "#0", "1.000", ""],
+    ]
+    assert {row[4] for row in found.rows} == {"×2.800", "×1.000"}
+
+
+def test_an_excluded_configuration_ranks_no_engine() -> None:
+    found = engines_grid(engine_findings(contender(2, 1.1), contender(3, 1.4, "it misses p99_ttft_ms<500")))
+    assert found is not None
+    assert [row[:2] for row in found.rows] == [["vllm", "#2"], ["llama.cpp", "none"]]
+    assert found.faint == {1}
+
+
+def test_a_study_of_one_engine_has_no_ranking() -> None:
+    assert engines_grid(engine_findings(contender(1, 1.2), defaults={})) is None
+    assert engines_grid(engine_findings(contender(1, None))) is None
+
+
+def test_a_winner_is_reduced_towards_the_defaults_of_its_engine() -> None:
+    records = list(engine_findings().records)
+    reference = replace(records[0], kind=TrialKind.BASELINE)
+    winner = replace(records[3], config={"engine": "llama.cpp", "llama.cpp.threads": 1})
+    assert defaults_of([reference, *records[1:]], reference, winner) == 1
+    assert defaults_of([reference, *records[1:]], reference, replace(winner, config={"x": 1})) == 0
+    assert defaults_of([reference, *records[1:]], reference, None) == 0
+
+
+def test_parameters_that_change_answers_are_those_of_the_trials_engine() -> None:
+    spaces = {
+        "vllm": {"parameters": {"cache": {"changes_answers": False}}},
+        "llama.cpp": {"parameters": {"cache": {"changes_answers": True}, "threads": {}}},
+    }
+    engines = {name: {"space": space, "version": "1"} for name, space in spaces.items()}
+    premise = {"engines": engines, "space": {"source": spaces["vllm"]}}
+    study = StudyRecord("s", NOW, Provenance.MEASURED, premise, {})
+    config: dict[str, Any] = {"engine": "llama.cpp", "llama.cpp.cache": "q8_0", "llama.cpp.threads": 2}
+    assert changed_answers(study, replace(trial(1), config=config)) == ["llama.cpp.cache=q8_0"]
+    assert changed_answers(study, replace(trial(1), config={"vllm.cache": "fp8"})) == []

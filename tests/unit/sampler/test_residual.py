@@ -1,6 +1,4 @@
-"""`ResidualSampler` in plain Optuna studies: optimum, constraints, prior, candidates and reproducibility."""
-
-from __future__ import annotations
+"""The residual sampler: suggestions, candidates, predictions in the background, convergence and importance."""
 
 import ast
 import importlib
@@ -8,18 +6,31 @@ import math
 import re
 import subprocess
 import sys
+import threading
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
-from optuna.trial import Trial, TrialState
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
 from threadpoolctl import threadpool_info
 
-from tuner.sampler.acquisition import CandidateSelection, Suggestion
-from tuner.sampler.prior import Prediction
-from tuner.sampler.residual import ResidualSampler, SelectedTrials
+from records.trials import Failure
+from tests.unit.study.conftest import SPACE, Bench
+from tuner.sampler.acquisition import PREDICTED_NEXT, CandidateSelection, SingleChanges, Suggestion, local_search
+from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters
+from tuner.sampler.encoding import EncodedConfigurations, Encoder, Params, Vector
+from tuner.sampler.flag_effects import LEAST_SCORED, parameter_importance
+from tuner.sampler.history import ObjectiveScale
+from tuner.sampler.prior import Prediction, Prior, PriorCache
+from tuner.sampler.residual import ResidualSampler, SelectedTrials, converged
+from tuner.settings.study import RESIDUAL
+from tuner.specs import TrialSpec
+from tuner.study import run
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -338,3 +349,341 @@ def test_the_page_has_the_value_of_the_code(module: str, name: str, value: str) 
 def test_every_constant_of_the_sampler_is_on_the_page(path: Path) -> None:
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     assert constants_of(path) <= {name for known, name, _ in ROWS if known == module}
+
+
+def define(trial: Any) -> None:
+    if trial.suggest_categorical("method", ["plain", "draft"]) == "draft":
+        trial.suggest_int("depth", 1, 16)
+        trial.suggest_categorical("tree", [False, True])
+    trial.suggest_int("batch", 8, 1024, log=True)
+
+
+@pytest.fixture
+def candidate_space() -> CandidateSpace:
+    drawn = CandidateSpace(define)
+    for seed in range(10):
+        drawn.draw(np.random.default_rng(seed))
+    return drawn
+
+
+def test_parameters_that_exist_only_beside_a_choice_are_counted_for_it() -> None:
+    configs = [
+        {"method": "plain", "batch": 8},
+        {"method": "draft", "depth": 3, "tree": True, "batch": 8},
+        {"method": "draft", "depth": 5, "tree": False, "batch": 64},
+        {"method": "lookup", "size": 16, "batch": 64},
+    ]
+    counts = count_conditional_parameters(configs)
+    assert counts[("method", "draft")] == 2
+    assert counts[("method", "lookup")] >= 1
+    assert counts[("method", "plain")] == 0
+    assert counts[("batch", 8)] == 0
+
+
+def test_a_space_without_conditions_has_no_conditional_parameters() -> None:
+    assert not count_conditional_parameters([{"a": 1}, {"a": 2}])
+    assert not count_conditional_parameters([])
+
+
+def test_a_single_change_is_encoded_like_the_changed_configuration(candidate_space: CandidateSpace) -> None:
+    encoder = Encoder(candidate_space.distributions)
+    config = {"method": "draft", "depth": 4, "tree": True, "batch": 64}
+    changes = SingleChanges(encoder, np.random.default_rng(0))
+    before = encoder.encode([config])
+    after = changes.apply(before.rows[0], before.effects[0])
+    for index, (name, value) in enumerate(changes.changes):
+        expected = encoder.encode([{**config, name: value}])
+        assert after.rows[index] == pytest.approx(expected.rows[0])
+        assert after.effects[index] == pytest.approx(expected.effects[0])
+
+
+def test_local_search_changes_one_parameter_at_a_time_and_respects_rules(candidate_space: CandidateSpace) -> None:
+    encoder = Encoder(candidate_space.distributions)
+    batch = encoder.names.index("batch")
+
+    def acquisition(inputs: EncodedConfigurations) -> Vector:
+        """Return the position of the batch: the larger, the better."""
+        return np.asarray(inputs.rows[:, encoder.columns.rows == batch][:, 0])
+
+    ruled = CandidateSpace(define, lambda config: config["batch"] <= 512)
+    ruled.update(candidate_space.distributions, [])
+    start = {"method": "plain", "batch": 16}
+    reached = local_search(ruled, encoder, acquisition, [start], np.random.default_rng(0))
+    assert reached
+    assert all(config["method"] == "plain" and config["batch"] <= 512 for config in reached)
+    assert reached[-1]["batch"] > 100
+
+
+def test_local_search_ends_where_no_change_is_better(candidate_space: CandidateSpace) -> None:
+    start = {"method": "plain", "batch": 16}
+    reached = local_search(
+        candidate_space,
+        Encoder(candidate_space.distributions),
+        lambda inputs: np.zeros(len(inputs)),
+        [start],
+        np.random.default_rng(0),
+    )
+    assert reached == []
+
+
+MAXIMIZE = [StudyDirection.MAXIMIZE]
+Key = frozenset[tuple[str, Any]]
+
+
+def recording_prior(predicted: list[Key]) -> Any:
+    def prior(params: Any) -> Prediction:
+        predicted.append(frozenset(params.items()))
+        return exact_prior(params)
+
+    return prior
+
+
+def compute_predictions(sampler: ResidualSampler) -> None:
+    sampler.start_background_predictions(MAXIMIZE)
+    sampler.wait_for_predictions()
+
+
+def test_a_suggestion_computes_no_prediction_and_queues_its_best_candidates() -> None:
+    predicted: list[Key] = []
+    sampler = ResidualSampler(space, prior=recording_prior(predicted), initial_predictions=30, seed=1)
+    study = new_study(sampler)
+    compute_predictions(sampler)
+    before = len(predicted)
+    assert before == 30
+    for number in range(24):
+        compute_predictions(sampler)
+        prepared = len(predicted)
+        assert prepared - before <= PREDICTED_NEXT + 1
+        before = prepared
+        trial = study.ask()
+        config = space(trial)
+        assert len(predicted) == prepared
+        # Every fifth suggestion tries a rare choice, whose prediction may be missing.
+        assert frozenset(config.items()) in predicted or number % 5 == 0
+        study.tell(trial, speed(config))
+    assert len(predicted) == len(set(predicted))
+    assert len(predicted) > 24 * PREDICTED_NEXT / 2
+
+
+def test_the_forest_is_imported_with_the_first_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sklearn.ensemble", raising=False)
+    compute_predictions(ResidualSampler(space, prior=exact_prior, initial_predictions=5, seed=1))
+    assert "sklearn.ensemble" in sys.modules
+
+
+def test_trials_are_the_same_with_and_without_background_predictions() -> None:
+    plain = run_study(ResidualSampler(space, prior=exact_prior, initial_predictions=30, seed=5), 14)
+    sampler = ResidualSampler(space, prior=exact_prior, initial_predictions=30, seed=5)
+    study = new_study(sampler)
+    for _ in range(14):
+        compute_predictions(sampler)
+        trial = study.ask()
+        study.tell(trial, speed(space(trial)))
+    assert [trial.params for trial in study.trials] == [trial.params for trial in plain.trials]
+
+
+def test_without_a_prior_no_thread_is_started() -> None:
+    sampler = ResidualSampler(space)
+    sampler.start_background_predictions(MAXIMIZE, [{"method": "plain"}])
+    assert sampler._background._thread is None
+    sampler.wait_for_predictions()
+
+
+def test_configurations_that_break_a_rule_are_not_predicted() -> None:
+    predicted: list[Key] = []
+    sampler = ResidualSampler(
+        space,
+        prior=recording_prior(predicted),
+        initial_predictions=30,
+        is_allowed=lambda params: params["batch"] % 2 == 0,
+        seed=3,
+    )
+    assert {trial.state for trial in run_study(sampler, 12).trials} == {TrialState.COMPLETE}
+    assert len(predicted) > 60
+    assert all(dict(params)["batch"] % 2 == 0 for params in predicted)
+
+
+def test_a_configuration_that_is_queued_twice_is_predicted_once() -> None:
+    predicted: list[Key] = []
+    sampler = ResidualSampler(space, prior=recording_prior(predicted), initial_predictions=0)
+    first, second = {"method": "plain", "batch": 8, "idle": 0.5}, {"method": "plain", "batch": 16, "idle": 0.5}
+    sampler.start_background_predictions(MAXIMIZE, [first, second, first])
+    sampler.wait_for_predictions()
+    assert predicted == [frozenset(first.items()), frozenset(second.items())]
+    compute_predictions(sampler)
+    assert len(predicted) == 2
+
+
+def test_a_suggestion_considers_the_first_200_and_the_latest_800_of_1300_predictions() -> None:
+    cache = PriorCache(lambda params: Prediction((float(params["batch"]),), {}))
+    encoder = Encoder({"batch": IntDistribution(1, 1301)})
+    scales = [ObjectiveScale(1.0, 1.0, 1.0, False, 1.0)]
+    for batch in range(1, 301):
+        cache.predict({"batch": batch})
+    assert [each["batch"] for each in cache.considered] == list(range(1, 301))  # each of them once
+    for batch in range(301, 1001):
+        cache.predict({"batch": batch})
+    assert [each["batch"] for each in cache.considered] == list(range(1, 1001))
+    assert len(cache.encode_considered(encoder)) == 1000
+    for batch in range(1001, 1301):
+        cache.predict({"batch": batch})
+    expected = [*range(1, 201), *range(501, 1301)]
+    assert [each["batch"] for each in cache.considered] == expected
+    # Gains are relative to 1; the position of 1 in 1 to 1301 is 0, that of 1301 would be 1.
+    assert cache.considered_means(scales, [])[:, 0].tolist() == [batch - 1 for batch in expected]
+    encoded = cache.encode_considered(encoder)
+    assert (1300 * encoded.rows[:, 0] + 1).round().tolist() == expected
+    assert len(encoded.effects) == 1000
+    assert len(cache.configurations) == 1300
+
+
+def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    seqs = int(str(spec.config.get("max_num_seqs", 2048)))
+    return {"success_rate": 1.0, "p99_tpot_ms": 10.0, "output_throughput": 1500.0 - 20.0 * min(abs(seqs - 16), 25)}
+
+
+def configs_of_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: int = 1
+) -> list[dict[str, Any]]:
+    """Return the configurations of a study of 14 trials."""
+    folder.mkdir()
+    file = folder / "two.yaml"
+    file.write_text(SPACE.replace("high: 64", "high: 4096"))
+    monkeypatch.setattr(run, "simulator_prior", lambda spec, engine: prior)
+    bench = Bench(folder, file)
+    bench.run(peak_at_16, trials=14, slots=slots, sampler=RESIDUAL, confirm_rounds=0)
+    return [dict(record.config) for record in bench.records()]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_study_computes_predictions_in_the_background_and_reaches_the_optimum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    """The predictions are right about the one parameter that matters; their level is a third too low."""
+    in_background: list[bool] = []
+
+    def prior(params: Params) -> Prediction:
+        in_background.append(threading.current_thread() is not threading.main_thread())
+        distance = min(abs(int(params["max_num_seqs"]) - 16), 25)
+        return Prediction((1000.0 - 13.0 * distance, 10.0), {"p99_tpot_ms<50": -0.8, "success_rate>=1": 0.0})
+
+    configs = configs_of_study(tmp_path / "study", monkeypatch, prior, slots)
+    assert len(configs) == 14
+    assert configs[0] == {}
+    assert any(12 <= int(config["max_num_seqs"]) <= 20 for config in configs[1:4])
+    assert sum(in_background) > 100
+
+
+def test_with_one_worker_a_study_repeats_however_long_its_predictions_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry = threading.Event()
+
+    def prior(params: Params) -> Prediction:
+        hurry.wait(0.005)  # The stub engine's trials take no time, so most predictions are left to the suggestions.
+        return Prediction((1000.0 + 0.01 * int(params["max_num_seqs"]), 10.0), {})
+
+    slow = configs_of_study(tmp_path / "slow", monkeypatch, prior)
+    hurry.set()
+    assert configs_of_study(tmp_path / "fast", monkeypatch, prior) == slow
+
+
+SMALL, LARGE = 0.004, 0.006
+
+
+@pytest.mark.parametrize(
+    ("improvements", "expected"),
+    [
+        ([None] * 10 + [SMALL] * 5, True),
+        ([None] * 10 + [SMALL] * 4, False),  # fourteen trials
+        ([None] * 11 + [SMALL] * 4, False),  # four in a row
+        ([LARGE] * 10 + [SMALL] * 5, True),
+        ([SMALL] * 10 + [LARGE] + [SMALL] * 4, False),
+        ([LARGE] * 10 + [SMALL, SMALL, None, SMALL, None, SMALL, SMALL], True),  # two had another reason
+        ([None] * 40, False),
+        ([], False),
+    ],
+)
+def test_a_search_has_converged_after_five_suggestions_with_a_small_improvement(
+    improvements: list[Any], expected: bool
+) -> None:
+    assert converged(improvements, 0.005) is expected
+
+
+def test_a_least_gain_of_zero_never_converges() -> None:
+    assert not converged([0.0] * 40, 0.0)
+
+
+def max_expected_improvements(objective: Any, trials: int) -> list[float | None]:
+    sampler = ResidualSampler(space, seed=1)
+    study = new_study(sampler)
+    improvements = []
+    for _ in range(trials):
+        trial = study.ask()
+        config = space(trial)
+        assert sampler.last_suggestion is not None
+        assert sampler.last_suggestion.params == config
+        improvements.append(sampler.last_suggestion.max_expected_improvement)
+        study.tell(trial, objective(config))
+    return improvements
+
+
+def test_the_maximum_expected_improvement_falls_only_where_no_improvement_is_left() -> None:
+    """`speed` doubles with the batch up to 256, and one method has an optimal depth."""
+    flat, steep = max_expected_improvements(lambda _: 1000.0, 40), max_expected_improvements(speed, 12)
+    assert flat[:8] == [None] * 8  # space-filling trials
+    assert converged(flat, 0.01)
+    assert max(each for each in steep if each is not None) > 0.05
+
+
+def test_without_a_feasible_trial_there_is_no_expected_improvement() -> None:
+    sampler = ResidualSampler(space, seed=1, startup_trials=2)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for _ in range(6):
+        trial = study.ask()
+        trial.set_constraint("tpot", 1.0)
+        study.tell(trial, speed(space(trial)))
+        assert sampler.last_suggestion is not None
+        assert sampler.last_suggestion.max_expected_improvement is None
+
+
+RANGES: dict[str, BaseDistribution] = {
+    "strong": FloatDistribution(0.0, 1.0),
+    "idle": FloatDistribution(0.0, 1.0),
+}
+
+
+def trials(count: int) -> list[FrozenTrial]:
+    """Return trials whose score depends on `strong` alone."""
+    generator = np.random.default_rng(1)
+    found = []
+    for _ in range(count):
+        params = {name: float(generator.uniform()) for name in RANGES}
+        made = optuna.trial.create_trial(params=params, distributions=RANGES, value=0.0)
+        made.set_user_attr("score", float(np.exp(params["strong"])))
+        found.append(made)
+    return found
+
+
+def test_the_parameter_that_decides_the_score_explains_its_variance() -> None:
+    found = parameter_importance(trials(60))
+    assert list(found) == ["strong", "idle"]
+    mean, low, high = found["strong"]
+    assert low <= mean <= high
+    assert mean > 0.9
+    assert sum(share for share, _, _ in found.values()) == pytest.approx(1.0)
+
+
+def test_few_trials_and_equal_scores_say_nothing() -> None:
+    assert parameter_importance(trials(LEAST_SCORED - 1)) == {}
+    same = trials(20)
+    for each in same:
+        each.set_user_attr("score", 1.0)
+    assert parameter_importance(same) == {}
+
+
+def test_trials_without_a_score_do_not_count() -> None:
+    failed = optuna.trial.create_trial(
+        state=optuna.trial.TrialState.FAIL, params={"c": "x"}, distributions={"c": CategoricalDistribution(["x", "y"])}
+    )
+    assert list(parameter_importance([*trials(30), failed])) == ["strong", "idle"]

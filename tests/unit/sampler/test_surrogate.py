@@ -1,7 +1,5 @@
 """The surrogate with its gradient, flag effects and the importance of parameters."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

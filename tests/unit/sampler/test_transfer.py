@@ -1,7 +1,5 @@
 """Warm start from source studies: first trials, levels, predictions, and misleading sources."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The ratio of any two trials of a study, from records made by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Objectives, SLOs, scores, costs, comparisons and fronts, against values worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Declarations of settings: what a value must be, and what every surface makes of them."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any

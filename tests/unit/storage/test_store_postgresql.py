@@ -1,7 +1,5 @@
 """The store on a real PostgreSQL server: the contract, and the errors of database servers."""
 
-from __future__ import annotations
-
 import socket
 from concurrent.futures import ThreadPoolExecutor
 

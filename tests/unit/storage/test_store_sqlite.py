@@ -1,7 +1,5 @@
 """The store on SQLite: the contract, and the errors of database files."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor

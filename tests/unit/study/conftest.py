@@ -1,7 +1,5 @@
 """A study on a stub engine: real Optuna, real SQLite, no server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,6 +1,4 @@
-"""The loop with workers that do not answer or have not started."""
-
-from __future__ import annotations
+"""The study's loop: its budget, the time limit, and wishes from outside."""
 
 import threading
 from collections import deque
@@ -16,6 +14,9 @@ from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, Serv
 from search_spaces import Context, hardware_named, load_space
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.unit.study.conftest import Bench
+from tests.unit.study.test_run import peak_at_16
+from tuner.cancellation import Wishes
+from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
 from tuner.specs import TrialSpec
@@ -314,3 +315,141 @@ def test_a_trial_that_still_waits_is_left_to_the_next_run(bench: Bench) -> None:
     assert waiting is not None
     assert (waiting.attempts, waiting.outcome) == (0, None)
     store.close()
+
+
+class HandClock:
+    """A clock that only `wait` moves; its date is the real one."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return RealClock().now()
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def numbers(bench: Bench, kind: TrialKind | None = None) -> list[int]:
+    every = [record for record in bench.records() if record.outcome is not None]
+    return [record.number for record in every if (not record.round if kind is None else record.kind is kind)]
+
+
+def test_one_slow_first_trial_does_not_end_the_search(bench: Bench) -> None:
+    clock = HandClock()
+
+    def slow_first(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(20 * 60 / 7 if not spec.config and not spec.round else 1)  # the stub calls this seven times
+        return peak_at_16(spec, index)
+
+    result = bench.run(slow_first, trials=6, timeout_s=3600, clock=clock, confirm_rounds=1, finalists=1)
+    assert result.ending is RunEnding.DONE
+    assert len(numbers(bench)) == 6
+    reserved = [note for note in bench.listener.notes if note.startswith("time limit 60 min: ")]
+    assert reserved[0] == (
+        "time limit 60 min: the search ends 30 min before it, which are reserved for the confirmation; it is expected "
+        "to take 2.0 h, and half of the limit is the most that is reserved"
+    )
+    assert reserved[-1].startswith("time limit 60 min: the search ends ")
+    assert "half" not in reserved[-1]
+
+
+def test_rounds_that_do_not_fit_end_with_the_limit_and_continue_later(bench: Bench) -> None:
+    clock = HandClock()
+
+    def slow_rounds(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(60 if spec.round else 1)
+        return peak_at_16(spec, index)
+
+    result = bench.run(slow_rounds, trials=4, timeout_s=600, clock=clock)
+    assert result.ending is RunEnding.TIMEOUT
+    assert result.conclusion is None
+    assert clock.seconds < 900
+    begun = len(numbers(bench, TrialKind.CONFIRM))
+    assert 0 < begun < 12
+    bench.listener.notes.clear()
+    result = bench.run(slow_rounds, trials=4)
+    assert not [note for note in bench.listener.notes if "time limit" in note]
+    assert result.conclusion is not None
+    assert result.conclusion.confirmed
+    assert len(numbers(bench, TrialKind.CONFIRM)) == 12
+
+
+def test_a_limit_that_passes_during_the_last_measurement_changes_nothing(bench: Bench) -> None:
+    clock = HandClock()
+
+    def slow_last(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(1000 if spec.round == 3 and index == 2 and len(numbers(bench, TrialKind.CONFIRM)) == 11 else 1)
+        return peak_at_16(spec, index)
+
+    result = bench.run(slow_last, trials=4, timeout_s=600, clock=clock)
+    assert result.conclusion is not None
+    assert result.conclusion.confirmed
+
+
+Metrics = dict[str, float | None] | Failure
+
+
+def when(condition: Callable[[TrialSpec], bool], then: Callable[[], None]) -> Callable[[TrialSpec, int], Metrics]:
+    """Return a landscape that calls `then` in each trial that fulfils a condition."""
+
+    def landscape(spec: TrialSpec, index: int) -> Metrics:
+        if condition(spec):
+            then()
+        return peak_at_16(spec, index)
+
+    return landscape
+
+
+def test_a_paused_search_keeps_its_running_trial_and_is_continued(bench: Bench) -> None:
+    bench.wishes = wishes = Wishes()
+    result = bench.run(when(lambda spec: spec.number == 2, wishes.pause.set), trials=6)
+    assert result.ending is RunEnding.INTERRUPTED
+    assert result.conclusion is None
+    assert [record.number for record in bench.records() if record.outcome is not None] == [0, 1, 2]
+    bench.wishes = None
+    result = bench.run(peak_at_16, trials=6)
+    assert result.conclusion is not None
+    assert len([record for record in bench.records() if not record.round]) == 6
+
+
+def test_a_search_asked_to_conclude_has_its_best_trial_without_rounds(bench: Bench) -> None:
+    bench.wishes = wishes = Wishes()
+    result = bench.run(when(lambda spec: spec.number == 3, wishes.conclude.set), trials=30)
+    assert result.ending is RunEnding.TIMEOUT
+    assert result.conclusion is not None
+    assert not result.conclusion.confirmed
+    assert [record.number for record in bench.records()] == [0, 1, 2, 3]
+    scores = {r.number: r.verdict.score for r in bench.records() if r.verdict is not None and r.verdict.score}
+    assert result.conclusion.winner == max(scores, key=lambda number: scores[number])
+
+
+def test_rounds_asked_to_conclude_leave_the_conclusion_to_the_search(bench: Bench) -> None:
+    bench.wishes = wishes = Wishes()
+    result = bench.run(when(lambda spec: spec.round == 1, wishes.conclude.set), trials=4)
+    assert result.conclusion is not None
+    assert not result.conclusion.confirmed
+    assert result.conclusion.rounds == 0
+
+
+def test_rounds_that_are_paused_have_no_conclusion_and_are_continued(bench: Bench) -> None:
+    bench.wishes = wishes = Wishes()
+    result = bench.run(when(lambda spec: spec.round == 2, wishes.pause.set), trials=4)
+    assert result.ending is RunEnding.INTERRUPTED
+    assert result.conclusion is None
+    begun = [record for record in bench.records() if record.kind is TrialKind.CONFIRM and record.outcome is not None]
+    assert begun
+    bench.wishes = None
+    result = bench.run(peak_at_16, trials=4)
+    assert result.conclusion is not None
+    assert result.conclusion.confirmed
+
+
+def test_an_event_that_was_not_set_ends_nothing() -> None:
+    wishes = Wishes()
+    assert not wishes.ends_search()
+    wishes.stop.set()
+    assert not wishes.ends_search()

@@ -1,7 +1,5 @@
 """A study whose database stops answering: PostgreSQL is restarted, an SQLite file is locked, the driver is killed."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sqlite3

@@ -1,8 +1,9 @@
-"""The Optuna study: ranking, background predictions, stored attributes, and the trials that the sampler uses."""
-
-from __future__ import annotations
+"""The Optuna study of a search, its storage, and its lock."""
 
 import os
+import subprocess
+import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from records.trials import Config, Failure, Provenance, Verdict
 from storage import normalise_url, open_store
 from tests import store_samples as samples
+from tests.unit.storage.test_locks import another_process
 from tests.unit.study.conftest import SPACE, Bench
+from tuner.errors import InfrastructureError
 from tuner.sampler.acquisition import PREDICTED_NEXT
 from tuner.sampler.background import BackgroundPredictions
 from tuner.sampler.encoding import Params
@@ -25,6 +28,7 @@ from tuner.scoring.goals import parse_objective
 from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import OptunaStorage
 from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy, SharedTrial, shown
+from tuner.study.study_folder import StudyIsRunning, refuse_running, wait_until_free
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))
@@ -301,3 +305,57 @@ def test_convergence_reads_the_attribute_of_the_suggestions(tmp_path: Path) -> N
     assert study.converged(0.005)
     assert not study.converged(0.003)
     assert not study.converged(0.0)
+
+
+OPEN = """
+import sys
+from tuner.study.optuna_storage import open_storage
+sys.stdin.readline()
+print(open_storage(sys.argv[1], {}).get_current_version())
+"""
+PROCESSES = 3
+
+
+def test_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPEN, f"sqlite:///{tmp_path}/t.db"]
+    pipe = subprocess.PIPE
+    opened = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(PROCESSES)]
+    for each in opened:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    answers = [each.communicate() for each in opened]
+    assert [each.returncode for each in opened] == [0] * PROCESSES, answers
+    assert len({out for out, _ in answers}) == 1
+
+
+def test_a_study_that_another_process_runs_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with another_process(url) as process, pytest.raises(StudyIsRunning, match=f"process {process.pid} on host"):
+        refuse_running(url, "s")
+
+
+def test_the_wait_ends_when_the_other_process_ends(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with another_process(url) as process:
+        waits = threading.Thread(target=wait_until_free, args=(url, "s", 600.0, threading.Event()))
+        waits.start()
+        assert waits.is_alive()
+        process.kill()
+        waits.join()
+    refuse_running(url, "s")
+
+
+def test_a_wait_without_an_end_is_a_failure_of_the_infrastructure(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with another_process(url) as process:
+        rule = f"process {process.pid} on host .* is running the study 's', and did not end within 0 s"
+        with pytest.raises(InfrastructureError, match=rule):
+            wait_until_free(url, "s", 0.0, threading.Event())
+
+
+def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
+    url, stop = f"sqlite:///{tmp_path / 't.db'}", threading.Event()
+    stop.set()
+    with another_process(url):
+        wait_until_free(url, "s", 600.0, stop)

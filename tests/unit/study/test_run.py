@@ -1,7 +1,5 @@
 """Whole studies on a stub engine: order, budget, retries, resuming, refusals, confirmation."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The model of a simulation: found, or refused with the reason and the next step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths relative to the folder of the command, which a server in another folder could not find."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `tuner doctor` knows of engines, also of one that another package registers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

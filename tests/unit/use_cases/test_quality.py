@@ -1,7 +1,5 @@
 """The candidate and the reference of a comparison of answers."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a report and a bundle have of a study, and what is shown before it runs."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Schedules and the windows of a warm-up: the same in another process, and as the traffic states."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """The user's own prompts and recorded traces: the accepted forms, and errors that name their place."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traffic files, suites, the closed loop and the presets: their meaning, and errors with their place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import dedent
 

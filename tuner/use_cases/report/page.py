@@ -203,10 +203,8 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
 
 def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     """Yield the server's command, and what is known about its answers."""
-    conclusion = study.findings.conclusion
-    number = conclusion.get("winner")
-    number = (conclusion.get("nearest") or {}).get("number") if number is None else number
-    trial = None if number is None else study.findings.trial(int(number))
+    number = study.findings.exported
+    trial = None if number is None else study.findings.trial(number)
     if trial is None or trial.outcome is None or not trial.outcome.argv:
         return
     try:

@@ -1,7 +1,5 @@
 """Problems of the simulated engine: predictions come from the stored parameters, measurements from perturbed ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

@@ -5,8 +5,6 @@ exceeds its time limit. A trial takes the server's start-up, the benchmark and t
 takes longer when the server compiles something for the first time in a study.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ exp(N(0, choices)) and divides latencies by it; the simulator does not model thi
 such effects along its range, with linear interpolation between them. One seed determines every factor.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 

@@ -1,7 +1,5 @@
 """The base class of problems that are formulas."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Each problem has parameters that change the score and idle parameters that do no
 where the score is a product of independent factors. Otherwise the few parameters that interact are enumerated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Problems for source studies of transfer: related to another problem as a second card or model is, or unrelated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """The values that a parameter of a recorded table takes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

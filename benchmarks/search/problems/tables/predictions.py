@@ -1,7 +1,5 @@
 """The simulator's predictions for the configurations of recorded tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -5,8 +5,6 @@ parameters of the difference in rank (numbers) or of 0 for equal and 1 for unequ
 with several recordings returns one of them, drawn by the seed; its true score is that of their mean.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field

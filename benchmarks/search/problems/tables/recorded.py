@@ -5,8 +5,6 @@ elsewhere, so compare with `--prior none`. It is not fitted to `h200-study` and 
 chose the rows of the latter.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.search.problems.tables.problem import Table

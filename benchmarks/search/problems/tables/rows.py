@@ -1,7 +1,5 @@
 """Reads recorded tables: JSON lines as in benchmarks/reference, or the CSV file of a study."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """A made model for llama.cpp."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

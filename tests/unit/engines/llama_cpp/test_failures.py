@@ -1,14 +1,24 @@
-"""Every recorded log has the type of the failure that was provoked; see tests/data/logs/llama.cpp/README.md."""
+"""llama.cpp's files, prompts, installation and failures, which need no program."""
 
-from __future__ import annotations
-
+import importlib.util
+import json
+import struct
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from records.trials import Culprit, FailureKind, Phase
-from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log
+from search_spaces import ModelShape
+from tests.gguf_model import MadeModel, write_model
+from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log, find_server, installation
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.server.failures import read_log
+from tuner.engines.server.gguf_file import GgufError, GgufHeader, read_header
+from tuner.engines.server.token_prompts import TokenTools, gguf_tools
+from tuner.errors import SettingError, TrialFailed, UserError
+from tuner.processes.records import ProcessRecords
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "llama.cpp"
 K = FailureKind
@@ -151,3 +161,209 @@ def test_a_gpu_that_is_not_found_is_the_cause_only_without_another_one() -> None
 def test_a_line_of_another_level_is_no_error() -> None:
     log = "0.00.950.742 W common_fit_params: failed to fit params\n0.01 I srv init: failed to say hello\n"
     assert "its log has no cause" in classify(log, 1, Phase.READY).message
+
+
+ANSWERS = """#!/bin/sh
+case "$1" in
+  --version) echo "version: 6711 (a1b2c3d)" >&2; echo "built with cc for x86_64-linux-gnu" >&2 ;;
+  --help) printf '%s\\n' '-c,    --ctx-size N      size' '-np,   --parallel N  slots (--no-such is none)' ;;
+  --list-devices) printf 'Available devices:\\n  CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)\\n' ;;
+esac
+"""
+
+
+def program(folder: Path, text: str = ANSWERS, name: str = "llama-server") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(text)
+    file.chmod(0o755)
+    return file
+
+
+def test_a_given_program_comes_before_the_variable_and_that_before_the_path(tmp_path: Path) -> None:
+    given, variable, path = (program(tmp_path / name) for name in ("given", "variable", "path"))
+    both = {"TUNER_LLAMA_SERVER": str(variable), "PATH": str(path.parent)}
+    assert find_server(str(given), both) == given
+    assert find_server(None, both) == variable
+    assert find_server(None, {"PATH": str(path.parent)}) == path
+
+
+def test_the_package_is_the_last_choice() -> None:
+    assert find_server(None, {"PATH": "/nowhere"}) == Path(sys.executable).with_name(LAUNCHER)
+
+
+def test_without_any_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingError) as caught:
+        find_server(None, {"PATH": "/nowhere"})
+    assert str(caught.value) == (
+        "no llama.cpp found: no llama-server on PATH, and the package xllamacpp is not installed; "
+        "`pip install xllamacpp`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER"
+    )
+
+
+def test_a_named_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="there is no such file") as caught:
+        find_server(str(tmp_path / "none"), {})
+    assert caught.value.field == "llama_server"
+    with pytest.raises(UserError, match="TUNER_LLAMA_SERVER='none': there is no such file"):
+        find_server(None, {"TUNER_LLAMA_SERVER": "none", "PATH": ""})
+
+
+def test_a_llama_server_states_version_flags_and_gpus(tmp_path: Path) -> None:
+    found = installation(program(tmp_path))
+    assert found.version == "6711"
+    assert found.flags is not None
+    assert {"--ctx-size", "--parallel"} <= found.flags
+    assert found.gpus == ("CUDA0",)
+
+
+@pytest.mark.program("libgomp1")
+def test_the_launcher_states_the_same_of_itself() -> None:
+    found = installation(Path(sys.executable).with_name(LAUNCHER))
+    assert found.version[0].isdigit()
+    assert found.flags is not None
+    assert {"--ctx-size", "--no-cont-batching", "--spec-type"} <= found.flags
+    assert found.gpus == ()
+
+
+def test_another_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--version prints no version \(I am another\); is it llama-server\?"):
+        installation(program(tmp_path, "#!/bin/sh\necho I am another\n", "other"))
+
+
+def test_the_header_has_the_shape_of_the_model(gguf: Path) -> None:
+    header = read_header(gguf)
+    assert (header.architecture, header.file_type, header.vocabulary) == ("llama", "f16", 1024)
+    assert header.shape == ModelShape(2, 64, 128, 2, 1, 32, 1024, 2048, False, "float16", None)
+
+
+def test_ordinary_tokens_are_neither_control_tokens_nor_bytes(gguf: Path) -> None:
+    tokens = read_header(gguf).text_tokens
+    assert tokens == tuple(range(3 + 256, 1024))
+
+
+def test_a_made_model_is_the_same_every_time(gguf: Path, tmp_path: Path) -> None:
+    assert write_model(tmp_path / "again.gguf").read_bytes() == gguf.read_bytes()
+    assert write_model(tmp_path / "other.gguf", MadeModel(seed=8)).read_bytes() != gguf.read_bytes()
+
+
+def test_a_model_without_a_length_has_no_shape(gguf: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(gguf.read_bytes().replace(b"llama.context_length", b"llama.context_lengzh"))
+    assert read_header(file).shape is None
+
+
+def test_a_mixture_of_experts_has_their_number() -> None:
+    own = {"attention.head_count": 32, "attention.head_count_kv": 4, "embedding_length": 2048, "block_count": 48}
+    own |= {"context_length": 40960, "expert_count": 128, "expert_feed_forward_length": 768}
+    values = {f"qwen3moe.{key}": value for key, value in own.items()}
+    shape = GgufHeader({"general.architecture": "qwen3moe", "tokenizer.ggml.tokens": 151_936, **values}).shape
+    assert shape is not None
+    assert (shape.experts, shape.intermediate, shape.kv_heads, shape.groups) == (128, 768, 4, ())
+
+
+def pairs(count: int, content: bytes = b"", version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, 0, count) + content
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"hello", "it starts with b'hell', and a GGUF file starts with b'GGUF'"),
+        (b"", "it starts with b''"),
+        (pairs(0, version=1), "GGUF version 1; versions 2 and 3 are known"),
+        (pairs(10**9), "1000000000 key-value pairs; 65536 are possible"),
+        (pairs(1), "its header is cut off"),
+        (pairs(1, struct.pack("<Q", 2**60)), "a text of 1152921504606846976 bytes"),
+        (pairs(1, text(b"key") + struct.pack("<I", 99)), "a value of the unknown type 99"),
+        (pairs(1, text(b"key") + struct.pack("<IIQ", 9, 4, 2**40)), "an array of 1099511627776 elements"),
+        (pairs(1, text(b"key") + struct.pack("<IIQ", 9, 9, 1)), "an array of arrays"),
+    ],
+)
+def test_a_file_that_is_no_gguf_file_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    with pytest.raises(GgufError) as caught:
+        read_header(file)
+    assert reason in str(caught.value)
+
+
+TOKENS = range(100, 200)
+
+
+def words_as_tokens(text: str, special: bool) -> list[int]:
+    return [*([1] if special else []), *(len(word) for word in text.split())]
+
+
+def made(tmp_path: Path, *requests: dict[str, Any]) -> list[Any]:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"tokenizer": "unused", "requests": requests}))
+    tools = TokenTools(TOKENS, ProcessRecords(tmp_path / "processes"), words_as_tokens)
+    return list(tools.prompts(plan, tmp_path / "log"))
+
+
+def drawn(tokens: int, seed: int, text: str = "random", shared: tuple[tuple[Any, ...], ...] = ()) -> dict[str, Any]:
+    return {"shared": shared, "tokens": tokens, "seed": seed, "text": text}
+
+
+def test_a_prompt_has_exactly_its_length_and_only_ordinary_tokens(tmp_path: Path) -> None:
+    (first, count, recorded), (again, *_), (other, *_) = made(tmp_path, drawn(37, 5), drawn(37, 5), drawn(37, 6))
+    assert (len(first), count, recorded) == (37, 37, None)
+    assert set(first) <= set(TOKENS)
+    assert first == again
+    assert first != other
+
+
+def test_a_repetitive_prompt_repeats_sixteen_tokens(tmp_path: Path) -> None:
+    ((tokens, *_),) = made(tmp_path, drawn(40, 5, "repetitive"))
+    assert tokens[16:32] == tokens[:16]
+    assert tokens[32:] == tokens[:8]
+
+
+def test_made_text_begins_with_its_document_and_ends_with_a_question(tmp_path: Path) -> None:
+    document = ("c/1", 30, "chat")
+    first, second = made(tmp_path, *(drawn(20, seed, "chat", (document,)) for seed in (1, 2)))
+    assert (len(first[0]), first[1]) == (50, 50)
+    assert first[0][:30] == second[0][:30]
+    assert first[0][30:] != second[0][30:]
+    assert first[0][-1] == second[0][-1] == len("Assistant:")
+
+
+def test_shared_parts_are_the_same_for_their_key(tmp_path: Path) -> None:
+    shared = (("system", 8), ("chat/1", 4))
+    (one, count, _), (two, *_), (third, *_) = made(
+        tmp_path, drawn(10, 1, shared=shared), drawn(10, 2, shared=shared), drawn(10, 2, shared=(("chat/2", 12),))
+    )
+    assert count == 22
+    assert one[:12] == two[:12]
+    assert one[12:] != two[12:]
+    assert third[:12] != two[:12]
+
+
+def test_a_user_s_text_is_tokenized_with_the_special_tokens_of_a_beginning(tmp_path: Path) -> None:
+    alone = {"shared": [], "prompt": "one three", "answer": "four"}
+    behind = {"shared": [("system", 2)], "prompt": "one three", "answer": None}
+    first, second = made(tmp_path, alone, behind)
+    assert first == ([1, 3, 5], 3, 1)
+    assert (second[0][2:], second[1], second[2]) == ([3, 5], 4, None)
+
+
+def test_a_server_that_does_not_tokenize_fails_the_trial(gguf: Path, tmp_path: Path) -> None:
+    tools = gguf_tools(str(gguf), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"requests": [{"shared": [], "prompt": "a text"}]}))
+    with pytest.raises(TrialFailed, match="the server does not tokenize the user's prompts"):
+        tools.prompts(plan, tmp_path / "log")
+
+
+def test_a_tokenizer_must_be_a_gguf_file(tmp_path: Path) -> None:
+    file = tmp_path / "text.gguf"
+    file.write_text("hello")
+    with pytest.raises(SettingError) as caught:
+        gguf_tools(str(file), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
+    assert "the GGUF file cannot be read (it starts with b'hell'" in str(caught.value)

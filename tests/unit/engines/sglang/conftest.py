@@ -1,7 +1,5 @@
 """A Python that has the fake SGLang."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

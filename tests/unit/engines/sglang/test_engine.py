@@ -1,18 +1,31 @@
-"""The engine contract on a fake of SGLang's server, and what the engine adds to the contract."""
+"""SGLang as an engine: its installation, command, and failures."""
 
-from __future__ import annotations
-
+import json
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from records.trials import FailureKind, Phase
+from records.trials import FailureKind, Phase, ServerFacts
 from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.sglang.engine import SglangEngine
-from tuner.errors import TrialFailed
+from tuner.engines.server.failures import read_log
+from tuner.engines.server.metrics import parse_metrics, with_benchmark_metrics
+from tuner.engines.server.token_prompts import ordinary_tokens
+from tuner.engines.sglang.engine import (
+    METRICS,
+    TOO_LONG,
+    SglangEngine,
+    classify,
+    facts_from_log,
+    find_python,
+    installation,
+    with_acceptance,
+)
+from tuner.errors import SettingError, TrialFailed, UserError
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 
 K = FailureKind
@@ -111,3 +124,180 @@ def test_a_context_that_is_too_short_is_named(engine: SglangEngine, good_spec: T
     rule = "The input (24 tokens) is longer than the model's context length (20 tokens)"
     assert (failure.kind, failure.phase) == (K.KV_CACHE_TOO_SMALL, Phase.WARMUP)
     assert failure.message == f"none of 4 requests succeeded: {rule}"
+
+
+def test_the_given_python_comes_before_the_variable_and_that_before_the_path(python: Path) -> None:
+    assert find_python(str(python), {"TUNER_SGLANG": sys.executable}) == python
+    assert find_python(None, {"TUNER_SGLANG": str(python)}) == python
+    script = python.with_name("sglang")
+    script.write_text("#!/bin/sh\n", encoding="utf-8")
+    script.chmod(0o755)
+    assert find_python(None, {"PATH": str(python.parent)}) == python
+
+
+def test_without_one_the_remedy_names_the_package_and_the_variable() -> None:
+    with pytest.raises(SettingError) as caught:
+        find_python(None, {"PATH": ""})
+    assert caught.value.rule == "no SGLang found: not in this Python, and no sglang on PATH"
+    assert "TUNER_SGLANG" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("nothing", "there is no such file"), ("plain", "is not executable")])
+def test_a_python_that_cannot_run_is_refused(name: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("", encoding="utf-8")
+    for given, environment in ((str(tmp_path / name), {}), (None, {"TUNER_SGLANG": str(tmp_path / name)})):
+        with pytest.raises(UserError, match=rule):
+            find_python(given, environment)
+
+
+def test_the_installation_is_that_of_the_python(python: Path) -> None:
+    found = installation(python)
+    assert (found.executable, found.version, found.packages) == (python, "0.5.23", frozenset())
+
+
+def test_a_python_without_sglang_and_a_program_that_is_none_are_refused() -> None:
+    with pytest.raises(UserError, match="has no SGLang; name the Python that has SGLang"):
+        installation(Path(sys.executable))
+    with pytest.raises(UserError, match="does not answer as a Python"):
+        installation(Path("/bin/false"))
+
+
+def test_an_import_that_fails_leaves_the_flags_unknown(python: Path, tmp_path: Path) -> None:
+    broken = installation(python)
+    assert broken.flags(tmp_path) is not None
+    assert broken.flags(tmp_path) == broken.flags(tmp_path)
+    assert replace(broken, python=Path("/bin/false"), version="0").flags(tmp_path) is None
+
+
+def test_ordinary_tokens_are_those_that_were_not_added(model: Path) -> None:
+    assert ordinary_tokens(str(model)) == [number for number in range(40) if number != 3]
+
+
+def test_the_tokens_of_a_list_are_its_places(tmp_path: Path) -> None:
+    content = {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]]}, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    assert ordinary_tokens(str(tmp_path)) == [0, 1]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"model": {}}', '{"model": {"vocab": {}}}', '{"model": {"vocab": 3}}'])
+def test_a_tokenizer_without_tokens_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    with pytest.raises(SettingError) as caught:
+        ordinary_tokens(str(tmp_path))
+    assert caught.value.field == "tokenizer"
+
+
+LOGS = Path(__file__).parents[3] / "data" / "logs" / "sglang"
+
+RECORDED = [
+    ("unknown_flag", 2, K.INVALID_CONFIGURATION, "unrecognized arguments: --no-such-flag"),
+    ("bad_choice", 2, K.INVALID_CONFIGURATION, "argument --attention-backend: invalid choice: 'nonsense'"),
+    ("context_too_long", 1, K.INVALID_CONFIGURATION, "is greater than the derived context_length (32768)"),
+    ("model_missing", 1, K.ENVIRONMENT_BROKEN, "HFValidationError: Repo id must use"),
+    ("checkpoint_not_quantized", -9, K.INVALID_CONFIGURATION, "Cannot find the config file for awq"),
+    ("memory_too_low", -9, K.KV_CACHE_TOO_SMALL, "leave no GPU memory for the KV cache under --mem-fraction-static"),
+    ("memory_too_high", -9, K.OUT_OF_MEMORY_STARTUP, "CUBLAS_STATUS_ALLOC_FAILED"),
+    ("port_taken", -9, K.PORT_TAKEN, "another program took the port"),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "kind", "message"), RECORDED, ids=[name for name, *_ in RECORDED])
+def test_a_recorded_log_has_its_type(name: str, code: int, kind: FailureKind, message: str) -> None:
+    failure = classify(read_log(LOGS / f"{name}.log"), code, Phase.READY)
+    assert failure.kind is kind
+    assert message in failure.message
+    assert failure.exit_code == code
+
+
+def test_every_log_is_tested_and_described() -> None:
+    logs = {path.stem for path in LOGS.glob("*.log")}
+    assert logs == {name for name, *_ in RECORDED} | {"healthy_start", "two_gpus"}
+    described = (LOGS / "README.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(logs) if f"| `{name}` |" not in described] == []
+
+
+def test_a_server_that_started_and_was_killed_was_killed_from_outside() -> None:
+    assert classify(read_log(LOGS / "healthy_start.log"), -9, Phase.BENCHMARK).kind is K.SERVER_KILLED
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", K.KV_CACHE_TOO_SMALL),
+        ("Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2 GiB", K.OUT_OF_MEMORY_STARTUP),
+        ("Exception: Capture cuda graph failed: invalid argument", K.ENGINE_CRASH),
+        ("RuntimeError: Rank 0 scheduler died during initialization (exit code: -9).", K.SERVER_KILLED),
+        ("RuntimeError: ninja exited with status 1", K.ENVIRONMENT_BROKEN),
+        ("AssertionError: page size must be 1", K.INVALID_CONFIGURATION),
+    ],
+)
+def test_a_traceback_of_the_start_has_its_type(error: str, kind: FailureKind) -> None:
+    log = f"[2026-11-26 07:40:47 TP0] Scheduler hit an exception: Traceback (most recent call last):\n{error}\n\n"
+    assert classify(log, -9, Phase.READY).kind is kind
+
+
+def test_a_lack_of_memory_under_load_is_of_another_kind() -> None:
+    log = "[2026-11-26 07:40:47] Scheduler hit an exception: Traceback (most recent call last):\n"
+    error = f"{log}RuntimeError: Decode out of memory. Try to lower your batch size.\n"
+    assert classify(error, -9, Phase.BENCHMARK).kind is K.OUT_OF_MEMORY_LOAD
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "kv", "weights", "graphs", "seconds"),
+    [
+        ("healthy_start", 10887379, 62.30 + 62.30, 0.98, 0.68 + 0.20, 4.61 + 4.16),
+        (
+            "two_gpus",
+            952093,
+            25.42 + 25.42,
+            14.30,
+            1.62 + 0.23,
+            11.53 + 5.48,
+        ),  # of one; the lines of both are mixed
+    ],
+)
+def test_the_facts_of_a_start_are_those_of_its_log(
+    name: str, tokens: int, kv: float, weights: float, graphs: float, seconds: float
+) -> None:
+    assert facts_from_log(read_log(LOGS / f"{name}.log")) == ServerFacts(
+        kv_cache_tokens=tokens,
+        kv_cache_gib=kv,
+        max_concurrency=tokens / 32768,
+        weights_gib=weights,
+        graph_gib=graphs,
+        graph_capture_s=seconds,
+        attention_backend="fa3",
+    )
+
+
+def test_gpus_of_unequal_free_memory_are_busy() -> None:
+    error = "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+    log = f"[2026-11-27 08:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):\n{error}\n"
+    assert classify(log, -9, Phase.READY).kind is K.GPU_BUSY
+
+
+def test_the_metrics_of_a_page_are_found_by_their_names() -> None:
+    values = parse_metrics((LOGS / "metrics.txt").read_text(encoding="utf-8"), METRICS)
+    assert (values[METRICS.running], values[METRICS.waiting], values["sglang:token_usage"]) == (0.0, 0.0, 0.0)
+    assert values["sglang:prompt_tokens_total"] == 18 + 6
+    facts = with_benchmark_metrics(
+        with_acceptance(ServerFacts(), values), {"sglang:prompt_tokens_total": 18.0}, values, [0.1, 0.3], METRICS
+    )
+    assert (facts.prefix_hit_rate, facts.preemptions) == (0.0, 0.0)
+    assert facts.queue_time_mean_s == pytest.approx(0.0021911909999516865 / 3)
+    assert (facts.kv_usage_max, facts.kv_usage_mean) == (0.3, 0.2)
+    assert (facts.spec_acceptance_rate, facts.spec_tokens_per_draft) == (None, None)
+
+
+def test_the_acceptance_of_drafts_is_the_present_value() -> None:
+    after = {"sglang:spec_accept_rate": 0.25, "sglang:spec_accept_length": 4.0}
+    facts = with_acceptance(ServerFacts(), after)
+    assert (facts.spec_acceptance_rate, facts.spec_tokens_per_draft) == (0.25, 3.0)
+
+
+def test_a_refusal_for_the_length_is_told_from_others() -> None:
+    refused = "Requested token count exceeds the model's maximum context length of 20 tokens. You requested 32"
+    found = TOO_LONG.search(f"HTTP 400: {refused}")
+    assert found is not None
+    assert found[0] == refused.partition(".")[0]
+    assert TOO_LONG.search("HTTP 400: bad") is None

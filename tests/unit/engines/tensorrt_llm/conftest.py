@@ -1,7 +1,5 @@
 """A fake TensorRT-LLM."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

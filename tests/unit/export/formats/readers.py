@@ -1,7 +1,5 @@
 """Read exported files as the programs do that they are for."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 The assertion is about the command lines and environments of an accepted plan's trials, not about the answer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

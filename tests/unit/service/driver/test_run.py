@@ -1,7 +1,5 @@
 """One run of a submission: which culprit a failure has, and what a request does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +13,7 @@ from storage import normalise_url
 from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import NoMlflow
+from tests.empty_database import write_empty_database
 from tests.unit.storage.test_locks import another_process
 from tuner.cancellation import Wishes
 from tuner.service.asked.rules import ServerRules
@@ -30,6 +29,7 @@ ID = "s"
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceStore]:
     monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+    write_empty_database(tmp_path / "t.db")
     with closing(open_service_store(normalise_url(str(tmp_path / "t.db")))) as store:
         yield store
 

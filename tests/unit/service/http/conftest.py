@@ -1,7 +1,5 @@
 """An API process without a scheduler, and callers with tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -78,4 +76,11 @@ def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
     with serving_with(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One process for the tests of a module whose requests are refused: each checks that nothing is stored."""
+    with serving_with(tmp_path_factory.mktemp("refusing")) as found:
         yield found

@@ -1,7 +1,5 @@
 """Generated requests over the OpenAPI description: no server error, and every answer as described."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,18 +1,25 @@
-"""The page's files, and the routes that it needs beside those of the API."""
-
-from __future__ import annotations
+"""The service's page, Optuna's dashboard, and metrics for Prometheus."""
 
 import base64
 import gzip
 import hashlib
+import json
 import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from storage import normalise_url, open_store
+from storage.service.records import SubmissionState
+from tests.service_samples import DRIVER
 from tests.store_samples import failed, pending, study, success, verdict
 from tests.unit.service.http.conftest import Api
 from tuner.service.http.edge.guard import EMPTY_STYLE
@@ -84,8 +91,8 @@ def test_plotly_is_its_packages_file_and_stays_in_the_cache(api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["../app.py", "..%2Fapp.py", "__init__.py", "views", "", "%2e%2e/app.py", "views/../main.js.map"]
 )
-def test_only_the_pages_files_are_served(api: Api, path: str) -> None:
-    assert api.client.get(f"/page/{path}").status_code == 404
+def test_only_the_pages_files_are_served(refusing: Api, path: str) -> None:
+    assert refusing.client.get(f"/page/{path}").status_code == 404
 
 
 def with_trials(api: Api, id: str, scores: list[float | None]) -> None:
@@ -203,8 +210,8 @@ def test_a_preview_of_a_cpu_has_a_space_and_no_prediction(api: Api) -> None:
         ({"num_prompts": MOST_PROMPTS + 1}, "num_prompts"),
     ],
 )
-def test_a_preview_refuses_what_a_submission_would(api: Api, settings: dict[str, Any], field: str) -> None:
-    answer = preview(api, engine="simulated", **settings)
+def test_a_preview_refuses_what_a_submission_would(refusing: Api, settings: dict[str, Any], field: str) -> None:
+    answer = preview(refusing, engine="simulated", **settings)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
@@ -235,3 +242,140 @@ def test_more_prompts_are_more_predicted_requests(api: Api) -> None:
     settings = {"max_concurrency": 4, "num_prompts": 40, "input_len": 100, "output_len": 10}
     found = api.call("POST", "/v1/simulate", "ada", json={"settings": settings}).json()
     assert (found["num_prompts"], found["total_input_tokens"], found["total_output_tokens"]) == (40, 4000, 400)
+
+
+DASHBOARD = Path(__file__).parents[4] / "deploy" / "grafana" / "tuner.json"
+FROM_PROMETHEUS = {"instance"}
+"""Labels that Prometheus adds to what it scrapes."""
+
+Used = dict[str, set[str]]
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return [panel for panel in found if panel["type"] != "row"]
+
+
+def targets() -> Iterator[dict[str, str]]:
+    for panel in panels():
+        yield from panel["targets"]
+
+
+def used_by(query: str, legend: str = "") -> tuple[set[str], set[str]]:
+    """Return the metrics and the labels that a query and its legend use.
+
+    Raises:
+        ValueError: if it is not PromQL.
+    """
+    metrics: set[str] = set()
+    labels = set(re.findall(r"{{(\w+)}}", legend))
+
+    def visit(node: Any) -> None:
+        selector = getattr(node, "vector_selector", node)
+        if isinstance(selector, promql_parser.VectorSelector):
+            metrics.add(str(selector.name))
+            labels.update(matcher.name for matcher in selector.matchers.matchers)
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+            labels.update(node.modifier.labels)
+
+    promql_parser.walk(promql_parser.parse(query.replace("$__rate_interval", "5m")), pre_visit=visit)
+    return metrics, labels
+
+
+def exported(api: Api) -> Used:
+    """Return the labels of each sample's name at `/metrics`."""
+    api.call("GET", "/v1/studies")
+    found: Used = defaultdict(set)
+    for family in text_string_to_metric_families(api.call("GET", "/metrics").text):
+        for sample in family.samples:
+            found[sample.name] |= set(sample.labels)
+    return found
+
+
+def test_the_reader_of_queries_finds_metrics_and_labels() -> None:
+    query = 'sum by (le) (rate(a{b="c"}[$__rate_interval])) / on () max(d{e!="f"})'
+    assert used_by(query, "{{le}} {{g}}") == ({"a", "d"}, {"b", "e", "le", "g"})
+    with pytest.raises(ValueError, match="unclosed"):
+        used_by("sum by (a")
+
+
+def test_every_query_asks_for_what_the_service_has(api: Api) -> None:
+    known = exported(api)
+    wrong = []
+    for target in targets():
+        metrics, labels = used_by(target["expr"], target["legendFormat"])
+        assert metrics
+        allowed = set().union(*(known.get(name, set()) for name in metrics)) | FROM_PROMETHEUS
+        wrong += [name for name in metrics if name not in known]
+        wrong += [f"{label} of {sorted(metrics)}" for label in labels - allowed]
+    assert wrong == []
+
+
+def test_the_dashboard_shows_every_metric(api: Api) -> None:
+    shown = set().union(*(used_by(target["expr"])[0] for target in targets()))
+    families = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in exported(api)}
+    assert {name for name in families if not any(each.startswith(name) for each in shown)} == set()
+
+
+def test_panels_do_not_overlap_and_say_what_they_show() -> None:
+    cells: set[tuple[int, int]] = set()
+    for panel in panels():
+        place = panel["gridPos"]
+        own = {(place["x"] + column, place["y"] + line) for column in range(place["w"]) for line in range(place["h"])}
+        assert own.isdisjoint(cells), panel["title"]
+        assert max(column for column, _ in own) < 24
+        assert panel["description"].endswith(".")
+        cells |= own
+    ids = [panel["id"] for panel in panels()]
+    assert len(ids) == len(set(ids)) > 12
+
+
+Sample = tuple[str, tuple[str, ...]]
+DEADLINE_S = 60.0
+
+
+def scrape(api: Api) -> dict[Sample, float]:
+    text = api.call("GET", "/metrics").text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, tuple(dict(sorted(sample.labels.items())).values())): sample.value for sample in samples}
+
+
+def test_requests_are_counted_by_their_route(api: Api) -> None:
+    api.submit("first")
+    for path in ("/v1/studies/first", "/v1/studies/other", "/nowhere", "/v1/nowhere/first"):
+        api.call("GET", path)
+    found = scrape(api)
+    assert found["tuner_request_seconds_count", ("POST", "/v1/studies", "2xx")] == 1
+    assert found["tuner_request_seconds_count", ("GET", "/v1/studies/{id}", "2xx")] == 1
+    assert found["tuner_request_seconds_count", ("GET", "/v1/studies/{id}", "4xx")] == 1
+    assert found["tuner_request_seconds_count", ("GET", "other", "4xx")] == 2
+    assert scrape(api)["tuner_request_seconds_count", ("GET", "/metrics", "2xx")] == 1
+
+
+def test_the_queue_and_the_devices_are_those_of_the_database(api: Api) -> None:
+    for id in ("runs", "waits"):
+        api.submit(id)
+    lease = api.service.take_lease("scheduler", "test", 3600, datetime.now(UTC))
+    assert lease is not None
+    assert api.service.start("runs", ("simulated:1",), lease, datetime.now(UTC))
+    found = scrape(api)
+    assert found["tuner_studies", (SubmissionState.QUEUED,)] == 1
+    assert found["tuner_studies", (SubmissionState.RUNNING,)] == 1
+    assert found["tuner_queue_studies", ("simulated",)] == 1
+    assert (found["tuner_devices", ("simulated",)], found["tuner_devices_busy", ("simulated",)]) == (2, 1)
+    assert (found["tuner_devices", ("cpu",)], found["tuner_devices_busy", ("cpu",)]) == (1, 0)
+
+
+def test_finished_trials_arrive_from_the_events(api: Api) -> None:
+    api.submit("first")
+    lease = api.service.take_lease("scheduler", "test", 3600, datetime.now(UTC))
+    assert lease is not None
+    api.service.start("first", ("simulated:0",), lease, datetime.now(UTC))
+    api.service.set_driver("first", DRIVER, datetime.now(UTC))
+    trial = {"number": 0, "state": "ok", "failure": None, "seconds": {"ready": 2.5}}
+    deadline = time.monotonic() + DEADLINE_S
+    while not (count := scrape(api)["tuner_trials_total", ("", "", "ok")]):  # events before the first read do not count
+        assert time.monotonic() < deadline
+        api.service.event("first", "trial", trial, datetime.now(UTC))
+        time.sleep(0.05)
+    assert scrape(api)["tuner_trial_seconds_total", ("ready",)] >= 2.5 * count

@@ -1,7 +1,5 @@
 """What holds for every view."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from random import Random

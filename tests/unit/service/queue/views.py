@@ -1,7 +1,5 @@
 """Views written in few words. The time is `NOW_S`; a submission waits for a minute unless said otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tuner.service.queue.view import OwnerShare, QueueView, Running, Waiting

@@ -1,7 +1,5 @@
 """The variables that a driver gets."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

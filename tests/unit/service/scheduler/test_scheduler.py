@@ -1,7 +1,5 @@
 """The scheduler: what it starts, what it finds lost, and that two of them never start one study."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,6 +10,7 @@ import pytest
 from storage import normalise_url
 from storage.service.records import AuditEntry, Driver, Owner, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tests.empty_database import write_empty_database
 from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import LEASE_S, MOST_LOSSES, SILENT_S, START_S, Scheduler
 
@@ -83,6 +82,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
+    write_empty_database(tmp_path / "t.db")
     store = open_service_store(normalise_url(str(tmp_path / "t.db")))
     yield Bench(store)
     store.close()

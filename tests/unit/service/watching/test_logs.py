@@ -1,7 +1,5 @@
 """Logs: one line for each record whatever it contains, with study, trial, type of failure and culprit."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

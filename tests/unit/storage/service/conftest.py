@@ -1,7 +1,5 @@
 """One PostgreSQL database for all tests of a module, emptied before each: creating one takes a second."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -1,7 +1,5 @@
 """An API process in this process, on a database of its own, with a clock that tests move."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta

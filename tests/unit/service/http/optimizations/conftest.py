@@ -1,7 +1,5 @@
 """An API process for each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,4 +20,11 @@ def postgres() -> Iterator[PostgresServer]:
 def api(tmp_path: Path) -> Iterator[Api]:
     """A client of an API process with an empty database."""
     with serving(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One process for the tests of a module whose requests are refused: each checks that nothing is stored."""
+    with serving(tmp_path_factory.mktemp("refusing")) as api:
         yield api

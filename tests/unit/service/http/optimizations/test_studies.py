@@ -1,25 +1,33 @@
-"""Optimizations in Optuna's tables, on both kinds of database: what a client may rely on."""
+"""Optimizations over HTTP: studies, proposals, several clients, and the example."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
+from records.metrics import Direction
 from storage.service.store import open_service_store
+from tests.empty_database import write_empty_database
+from tests.postgres import PostgresServer
 from tests.service_samples import START
+from tests.unit.service.http.optimizations.api import LOSS, SPACE, Api, serving
 from tuner.errors import SettingError
+from tuner.scoring.goals import Objective
 from tuner.service.http.optimizations import studies
 from tuner.service.http.optimizations.models import CompleteBody, Optimization, OptimizationState
+from tuner.service.http.optimizations.proposals import Proposer, read_space
 from tuner.service.http.optimizations.studies import Optimizations
 from tuner.service.http.problems import Problem
+from tuner.study.optuna_study import residual_sampler
 
-SPACE = {"parameters": {"x": {"type": "float", "low": 0.0, "high": 1.0}}}
-LOSS = {"metric": "loss", "direction": "minimize"}
+FLOATS = {"parameters": {"x": {"type": "float", "low": 0.0, "high": 1.0}}}
+LEAST = {"metric": "loss", "direction": "minimize"}
 
 
 class Clock:
@@ -30,12 +38,22 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> str:
+    """A PostgreSQL database with empty tables, the tuner's and Optuna's."""
+    url = postgres.new_database()
+    driven = url.replace("postgresql://", "postgresql+psycopg://")
+    with closing(open_service_store(driven)) as service, closing(Optimizations(driven, service, Clock())):
+        return url
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
-def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    """An empty database of either kind."""
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of either kind with empty tables."""
     if request.param == "sqlite":
+        write_empty_database(tmp_path / "tuner.db")
         return f"sqlite:///{tmp_path}/tuner.db"
-    new: str = request.getfixturevalue("postgres").new_database()
+    new: str = request.getfixturevalue("postgres").new_database(template=request.getfixturevalue("tables"))
     return new.replace("postgresql://", "postgresql+psycopg://")
 
 
@@ -66,7 +84,12 @@ def store(opened: Callable[[], Optimizations]) -> Optimizations:
 
 
 def asked(id: str = "o", owner: str = "ada", **changes: Any) -> Optimization:
-    fields: dict[str, Any] = {"space": SPACE, "objectives": [LOSS], "sampler": "random", "lost_after_s": 60.0}
+    fields: dict[str, Any] = {
+        "space": FLOATS,
+        "objectives": [LEAST],
+        "sampler": "random",
+        "lost_after_s": 60.0,
+    }
     return Optimization.model_validate({"id": id, "owner": owner, "created_at": START, **fields, **changes})
 
 
@@ -266,7 +289,7 @@ def test_the_best_trial_is_feasible(store: Optimizations) -> None:
 
 def test_weights_choose_on_the_front(store: Optimizations) -> None:
     speed = {"metric": "speed", "direction": "maximize"}
-    store.create(asked("two", objectives=[{**LOSS, "weight": 3}, speed]))
+    store.create(asked("two", objectives=[{**LEAST, "weight": 3}, speed]))
     store.suggest("two", "c", 4)
     for number, loss, rate in ((0, 4.0, 10.0), (1, 2.0, 10.0), (2, 4.0, 40.0), (3, 2.0, 5.0)):
         store.complete("two", number, CompleteBody(client_id="c", metrics={"loss": loss, "speed": rate}))
@@ -283,3 +306,239 @@ def test_an_incomplete_result_is_refused(store: Optimizations) -> None:
     assert store.trials("o", -1, 9)[0].state == "ACTIVE"
     with pytest.raises(Problem, match="the optimization 'o' has no trial 1"):
         store.complete("o", 1, measured())
+
+
+FREE = SPACE[: SPACE.index("rules:")]
+OBJECTIVES = (Objective("loss", Direction.MINIMIZE, 1.0),)
+
+
+def loss(params: Mapping[str, Any]) -> float:
+    return float(abs(params["batch"] - 20) + 10 * params["share"] + (3 if params["mode"] == "eager" else 0))
+
+
+def plain(trials: int) -> list[Mapping[str, Any]]:
+    """Return what the public sampler proposes in a plain study."""
+    space = read_space(FREE)
+    found: list[Mapping[str, Any]] = []
+    study = optuna.create_study(sampler=residual_sampler(space, OBJECTIVES, None).with_seed(7))
+    for _ in range(trials):
+        trial = study.ask()
+        found.append(space.suggest(trial))
+        trial.set_constraint("failed", 0.0)
+        study.tell(trial, loss(found[-1]))
+    return found
+
+
+def test_two_processes_suggest_what_a_plain_study_suggests(tmp_path: Path) -> None:
+    found = []
+    tokens: dict[str, str] = {}
+    for part in range(2):
+        with serving(tmp_path) as api:
+            api.tokens = tokens = api.tokens or tokens
+            api.create(space=FREE, sampler="residual", seed=7)
+            for _ in range(6):
+                (trial,) = api.suggest(f"c{part}")
+                found.append(trial["params"])
+                api.complete(trial["number"], f"c{part}", metrics={"loss": loss(trial["params"])})
+    assert found == plain(12)
+
+
+@pytest.mark.parametrize("sampler", ["residual", "tpe", "random"])
+def test_trials_of_one_suggestion_differ_and_keep_the_rules(api: Api, sampler: str) -> None:
+    api.create(sampler=sampler)
+    for trial in api.suggest(count=12):
+        api.complete(trial["number"], metrics={"loss": loss(trial["params"])})
+    trials = api.suggest(count=6)
+    assert len({str(trial["params"]) for trial in trials}) == 6
+    for trial in api.get("/o/trials"):
+        params = trial["params"]
+        assert 1 <= params["batch"] <= 64
+        assert ("graphs" in params) == (params["mode"] == "graph")
+        assert not (params["batch"] > 32 and params["share"] > 0.8)
+
+
+def test_random_configurations_follow_proposals_that_break_a_rule() -> None:
+    odd = {"name": "odd", "forbid": "x // 8 * 8 != x", "why": "no multiple of 8"}
+    space = read_space({"parameters": {"x": {"type": "int", "low": 1, "high": 64}}, "rules": [odd]})
+    _, config = Proposer(space, OBJECTIVES, "tpe", 0).propose([])
+    assert config["x"] in range(8, 65, 8)
+
+
+def test_rules_that_exclude_everything_are_an_error() -> None:
+    rules = [{"name": "all", "forbid": "x >= 1", "why": "no"}]
+    space = read_space({"parameters": {"x": {"type": "int", "low": 1, "high": 9}}, "rules": rules})
+    for sampler in ("random", "tpe", "residual"):
+        with pytest.raises(SettingError, match="the rules exclude 500 of 500 configurations that were drawn"):
+            Proposer(space, OBJECTIVES, sampler, 0).propose([])
+
+
+def test_the_residual_sampler_avoids_what_is_infeasible(api: Api) -> None:
+    api.create(space={"parameters": {"x": {"type": "float", "low": 0.0, "high": 1.0}}}, sampler="residual")
+    for _ in range(25):
+        (trial,) = api.suggest()
+        x = trial["params"]["x"]
+        api.complete(trial["number"], **({"reason": "out of memory"} if x > 0.5 else {"metrics": {"loss": -x}}))
+    last = [trial["state"] for trial in api.get("/o/trials?after=14")]
+    assert last.count("SUCCEEDED") >= 7
+    assert api.get("/o:best")["best"]["params"]["x"] > 0.45
+
+
+def client_numbers(trials: list[dict[str, Any]]) -> list[int]:
+    return [trial["number"] for trial in trials]
+
+
+def test_a_client_runs_trials_until_an_optimization_is_complete(api: Api) -> None:
+    created = api.create(trials=2)
+    assert (created["state"], created["trials"], created["sampler"]) == ("ACTIVE", 2, "random")
+    first, second = api.suggest(count=3)
+    assert (first["number"], first["attempts"], first["state"]) == (0, 1, "ACTIVE")
+    assert api.complete(0, metrics={"loss": 2.5, "seconds": 3})["state"] == "SUCCEEDED"
+    assert api.complete(1, reason="out of memory")["state"] == "INFEASIBLE"
+    found = api.get("/o")
+    assert [found[name] for name in ("state", "active", "succeeded", "infeasible")] == ["COMPLETED", 0, 1, 1]
+    assert api.post("/o:suggest", {"client_id": "c"}) == {"state": "COMPLETED", "trials": []}
+    one, two = api.get("/o/trials")
+    assert (one["params"], one["metrics"], one["client_id"]) == (first["params"], {"loss": 2.5, "seconds": 3}, "c")
+    assert (two["params"], two["metrics"], two["reason"]) == (second["params"], {}, "out of memory")
+    assert client_numbers(api.get("/o/trials?after=0&limit=1")) == [1]
+
+
+def test_a_space_as_json_needs_no_descriptions(api: Api) -> None:
+    space = {"parameters": {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}}}
+    api.create(space=space)
+    assert {trial["params"]["x"] for trial in api.suggest(count=20)} == {0.0, 0.25, 0.5, 0.75, 1.0}
+
+
+def test_others_read_only_what_is_shared_and_change_nothing(api: Api) -> None:
+    api.create()
+    ask = {"client_id": "c"}
+    for who in ("bob", "eve"):
+        assert api.call("GET", "/o", who=who).status_code == 404
+        assert api.call("GET", "/o:best", who=who).status_code == 404
+        assert api.call("GET", "/o/trials", who=who).status_code == 404
+    assert api.problem("/o:suggest", ask, "bob")["status"] == 404
+    assert api.call("PATCH", "/o", {"shared": True}).status_code == 200
+    assert api.get("/o", "eve")["shared"]
+    assert [each["id"] for each in api.get("", "bob")["optimizations"]] == ["o"]
+    assert api.problem("/o:suggest", ask, "bob")["status"] == 403
+    assert api.problem("/o:suggest", ask, "eve")["status"] == 403
+    assert api.problem("/o/trials/0:complete", {**ask, "metrics": {"loss": 1}}, "bob")["status"] == 403
+    assert api.call("DELETE", "/o", who="bob").status_code == 403
+    assert api.problem("", {"id": "o", "space": "x", "objectives": LOSS}, "eve")["status"] == 403
+    assert api.post("/o:suggest", ask, "root")["trials"][0]["number"] == 0
+    api.tokens["nobody"] = f"tnr_{'0' * 64}"
+    for call in ("/o:suggest", "/o/trials/0:complete"):
+        assert api.problem(call, ask, "nobody")["status"] == 401
+    assert api.call("DELETE", "/o").status_code == 204
+    assert api.call("GET", "/o").status_code == 404
+    entries = api.client.app.state.context.service.audit_log()  # type: ignore[attr-defined]
+    actions = [entry.action for entry in entries if entry.action.endswith(" optimization")]
+    assert actions == ["delete optimization", "change optimization", "create optimization"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "part"),
+    [
+        ({"id": "A b"}, "id", "lower-case letters"),
+        ({"space": "parameters: [1"}, "space", "space:1: not valid YAML"),
+        ({"space": {"parameters": {}}}, "space", "the space has no parameters"),
+        ({"space": {"include": ["/etc/passwd"]}}, "space", "a text can include no file; write all in one"),
+        ({"space": {"parameters": {"x": {"type": "int", "low": 3, "high": 1}}}}, "space", "low 3 is above high 1"),
+        ({"space": 3}, "space.str", "valid string"),
+        ({"objectives": []}, "objectives", "at least 1 item"),
+        ({"objectives": LOSS * 2}, "objectives", "the metric is there twice"),
+        ({"objectives": [{"metric": "a", "direction": "up"}]}, "objectives.0.direction", "'maximize' or 'minimize'"),
+        ({"objectives": [{**LOSS[0], "weight": 0}]}, "objectives.0.weight", "greater than 0"),
+        ({"sampler": "gp"}, "sampler", "'random', 'tpe' or 'residual'"),
+        ({"trials": 10_001}, "trials", "less than or equal to 10000"),
+        ({"space": "x" * 65_537}, "space", "a space has at most 65,536 bytes"),
+        ({"trials": 0}, "trials", "greater than or equal to 1"),
+        ({"lost_after_s": 1}, "lost_after_s", "greater than or equal to 10"),
+        ({"secret": 1}, "secret", "extra inputs"),
+    ],
+)
+def test_a_bad_optimization_is_refused_with_its_field(
+    refusing: Api, change: dict[str, Any], field: str, part: str
+) -> None:
+    new = {"id": "o", "space": {"parameters": {"x": {"type": "int", "low": 1, "high": 3}}}, "objectives": LOSS}
+    found = refusing.problem("", {**new, **change})
+    assert (found["status"], found["field"]) == (422, field)
+    assert part in found["rule"]
+    assert [each["id"] for each in refusing.get("")["optimizations"]] in ([], ["begun"])
+
+
+def test_rules_that_exclude_everything_are_refused(api: Api) -> None:
+    space = {
+        "parameters": {"x": {"type": "int", "low": 1, "high": 3}},
+        "rules": [{"name": "all", "forbid": "x > 0", "why": "no"}],
+    }
+    found = api.problem("", {"space": space, "objectives": LOSS})
+    assert (found["status"], found["field"]) == (422, "space")
+    assert "the rules exclude 500 of 500 configurations" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field"),
+    [
+        ("/begun:suggest", {}, 422, "client_id"),
+        ("/begun:suggest", {"client_id": ""}, 422, "client_id"),
+        ("/begun:suggest", {"client_id": "c", "count": 0}, 422, "count"),
+        ("/begun:suggest", {"client_id": "c", "count": 51}, 422, "count"),
+        ("/unknown:suggest", {"client_id": "c"}, 404, None),
+        ("/begun/trials/9:complete", {"client_id": "c", "metrics": {"loss": 1}}, 404, None),
+        ("/begun/trials/x:complete", {"client_id": "c", "metrics": {"loss": 1}}, 422, "number"),
+        ("/begun/trials/99999999999:complete", {"client_id": "c", "metrics": {"loss": 1}}, 422, "number"),
+        ("/begun/trials/0:complete", {"client_id": "c"}, 422, "body"),
+        ("/begun/trials/0:complete", {"client_id": "c", "metrics": {"other": 1}}, 422, "metrics.loss"),
+        ("/begun/trials/0:complete", {"client_id": "c", "metrics": {"loss": "low"}}, 422, "metrics.loss"),
+        ("/begun/trials/0:complete", {"client_id": "c", "constraints": {"memory": 0}}, 422, "body"),
+        ("/begun/trials/0:complete", {"client_id": "c", "reason": ""}, 422, "reason"),
+    ],
+)
+def test_a_bad_request_of_a_client_is_refused(
+    refusing: Api, path: str, body: Any, status: int, field: str | None
+) -> None:
+    refusing.create("begun")
+    refusing.suggest(id="begun")
+    found = refusing.problem(path, body)
+    assert (found["status"], found.get("field")) == (status, field)
+    assert [trial["state"] for trial in refusing.get("/begun/trials")] == ["ACTIVE"]
+
+
+def test_a_space_that_no_answer_can_contain_is_refused(api: Api) -> None:
+    for value in (r'"\udc80"', "NaN"):
+        content = (
+            f'{{"id": "o", "objectives": [{{"metric": "a", "direction": "maximize"}}], "space": {{"x": {value}}}}}'
+        )
+        headers = {"Authorization": f"Bearer {api.tokens['ada']}", "Content-Type": "application/json"}
+        answer = api.client.post("/v1/optimizations", content=content, headers=headers)
+        assert (answer.status_code, answer.json()["field"]) == (422, "space")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_are_finite(refusing: Api, text: str) -> None:
+    refusing.create("begun")
+    refusing.suggest(id="begun")
+    answer = refusing.client.post(
+        "/v1/optimizations/begun/trials/0:complete",
+        content=f'{{"client_id": "c", "metrics": {{"loss": {text}}}}}',
+        headers={"Authorization": f"Bearer {refusing.tokens['ada']}", "Content-Type": "application/json"},
+    )
+    assert (answer.status_code, answer.json()["field"]) == (422, "metrics.loss")
+
+
+EXAMPLE = Path(__file__).parents[5] / "docs" / "examples" / "optimization_client.py"
+
+
+def test_the_example_finds_the_best_trial(api: Api) -> None:
+    spec = importlib.util.spec_from_file_location("optimization_client", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    api.client.headers["Authorization"] = f"Bearer {api.tokens['ada']}"
+    found = example.run(api.client, "a", example.measure)
+    present = api.get("/compression")
+    assert (present["state"], present["trials"], present["active"]) == ("COMPLETED", 20, 0)
+    assert found["best"]["number"] in found["front"]
+    assert found["best"]["metrics"] == example.measure(found["best"]["params"])

@@ -1,1 +1,0 @@
-"""The tuner's own cost: seconds and memory besides the measurements."""

@@ -1,1 +1,0 @@
-"""The figures of the load generator compared with those of `vllm bench serve`."""
