@@ -189,9 +189,10 @@ class ModelShape:
         Raises:
             SpaceError: with the first key that is missing, or with the impossible value.
         """
-        text = _decoder(config)
-        keys, unread = keys_of(config, text), None
+        unread: Unread | None = None
         try:
+            text = _decoder(config)
+            keys = keys_of(config, text)
             layers, unread = _layers(config, text, keys)
             stored = stored_format(declared_format(config, text) or quantization)
             facts = {**_sizes(config, text, keys), **_formats(stored, layers, unread, keys)}

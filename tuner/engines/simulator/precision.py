@@ -63,7 +63,9 @@ def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> s
         raise NotSimulated(f"--dtype {given}: float16 and bfloat16 are simulated; measure others with the engine vllm")
     has_bfloat16 = "bfloat16" in card.tflops
     if dtype == "auto":
-        dtype = "bfloat16" if has_bfloat16 and model.dtype.endswith("bfloat16") else "float16"
+        # a checkpoint in float32, or whose config.json does not say, gets the first format of the card
+        is_half = model.dtype.removeprefix("torch.") in ("float16", "half")
+        dtype = "bfloat16" if has_bfloat16 and not is_half else "float16"
     if dtype == "bfloat16" and not has_bfloat16:
         capability = ".".join(map(str, card.compute_capability or ()))
         raise ConfigRefused(

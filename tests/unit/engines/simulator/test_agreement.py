@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces import (
@@ -33,6 +35,7 @@ NOT_ABOUT_VLLM = (
     "positions only",
     "changes no memory",
     "offers it",
+    "the simulator does not model",
 )
 """Parts of reasons for which vLLM would serve the value, or for which the study lacks something."""
 
@@ -41,6 +44,7 @@ def space_of(card: str, version: str) -> ResolvedSpace:
     context = Context(
         hardware_named(card), version, flag_names(), QWEN, SIMULATED_PACKAGES, 50, 512, 512, priorities=True
     )
+    context = replace(context, simulated=True)
     return load_space("vllm").resolve(context, wanted=("max_model_len",))
 
 

@@ -24,5 +24,5 @@ def test_only_the_standard_library_is_imported(script: Path) -> None:
 
 
 def test_every_resident_script_is_tested() -> None:
-    names = {"api_servers", "helper", "introspection", "probe", "made_text", "prompts"}
+    names = {"api_servers", "helper", "introspection", "probe", "tune_experts", "made_text", "prompts"}
     assert {script.stem for script in SCRIPTS} == names
