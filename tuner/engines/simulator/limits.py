@@ -173,7 +173,7 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
 
     Raises:
         ParallelismRefused: with vLLM's message if it has one, for a degree below 1, heads that cannot be divided, fewer
-            layers than groups of layers, and more GPUs than the machine has.
+            layers than groups of layers, expert parallelism without experts, and more GPUs than the machine has.
     """
     tensor, pipeline, data = (_degree(name, flags[name]) for name in _DEGREES)
     if model.heads % tensor:
@@ -183,6 +183,10 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
     if model.layers < pipeline:
         raise ParallelismRefused(
             f"pipeline_parallel_size ({pipeline}) is larger than the number of layers ({model.layers}); lower it"
+        )
+    if flags["enable_expert_parallel"] and not model.is_mixture_of_experts:
+        raise ParallelismRefused(
+            "Number of experts in the model must be greater than 0 when expert parallelism is enabled."
         )
     parallel = Parallelism(tensor, pipeline, data, bool(flags["enable_expert_parallel"]) and tensor * data > 1)
     if parallel.replica_gpus > gpus:

@@ -1,6 +1,6 @@
 """Resolves the command line of `vllm serve` to a configuration: vLLM's defaults, rules and errors.
 
-Covered are vLLM 0.15 to 0.32 and dense models. The sources are vLLM's `engine/arg_utils.py` and `config/`.
+Covered are vLLM 0.15 to 0.32. The sources are vLLM's `engine/arg_utils.py` and `config/`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ With tensor parallelism, the card's times are those of one GPU's part (`ServeCon
 after another. Sampling sees all logits. With p groups of layers (pipeline parallelism), the
 sequences of a step go in b = min(p, sequences) equal batches through all groups, one group behind another:
 
-    card = p × (linear layers + attention + kernels + collectives of one group and one batch) + b × (head + sampling)
+    card = p × (layers, their attention, kernels and collectives of one group and one batch) + b × (head + sampling)
 
 so that all GPUs work if there are p sequences, and one at a time works on a single sequence. The host prepares and
 launches each batch while others are on the card.
@@ -354,7 +354,6 @@ class StepTime:
         self._kernel = parameters.kernel_us * _US
         passes = parameters.greedy_passes if config.temperature == 0 else parameters.sampling_passes
         self._sample = 4.0 * config.model.vocab * passes / streamed
-
         self._set_expert_times(card, weights, parameters)
 
     def _set_expert_times(self, card: HardwareProfile, weights: Weights, parameters: Parameters) -> None:

@@ -46,7 +46,7 @@ def test_models() -> None:
     with pytest.raises(
         NotSimulated, match=r"^a model of this type is not simulated \(model_type bert in config.json\)"
     ):
-        resolve(unread, "--enable-expert-parallel")
+        resolve(unread)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,11 @@ def test_weights_that_do_not_fit_on_one_gpu_fit_on_two() -> None:
             "Total number of attention heads (64) must be divisible by tensor parallel size (3).",
         ),
         (["-tp", "0"], 8, "tensor_parallel_size: Input should be greater than or equal to 1"),
+        (
+            ["-tp", "2", "--enable-expert-parallel"],
+            8,
+            "Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
+        ),
         (["-pp", "81"], 100, "pipeline_parallel_size (81) is larger than the number of layers (80); lower it"),
         (
             ["-tp", "4", "-pp", "2"],
