@@ -71,12 +71,11 @@ class Speculation:
     """How drafts are made.
 
     Attributes:
-        method: `ngram`, `suffix` or `draft_model`.
+        method: `ngram` or `suffix`.
         tokens: draft tokens of a sequence in a step at most.
         lookup_min: ngram only: tokens of the shortest piece of text that is looked up.
         factor: suffix decoding only: draft tokens for each token that matched.
         min_probability: suffix decoding only: tokens that are rarer are not drafted.
-        draft_model: the name of the draft model.
     """
 
     method: str
@@ -84,7 +83,6 @@ class Speculation:
     lookup_min: int = _DEFAULT_LOOKUP
     factor: float = 1.0
     min_probability: float = 0.1
-    draft_model: str | None = None
 
 
 def find_speculation(
@@ -118,12 +116,7 @@ def find_speculation(
                 "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
             )
         return _suffix(given, tokens, card, version)
-    if method == "draft_model":
-        model = given.get("model")
-        if not model:
-            raise ValueError("draft_model speculation needs a `model`")
-        return Speculation("draft_model", _required(tokens), draft_model=str(model))
-    raise NotSimulated(f"--speculative-config: method {method!r} is not simulated (ngram, suffix and draft_model are)")
+    raise NotSimulated(f"--speculative-config: method {method!r} is not simulated (ngram and suffix are)")
 
 
 def _required(tokens: int | None) -> int:
@@ -488,7 +481,7 @@ def _api_servers(flags: Mapping[str, Any]) -> int | None:
 
 def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
     """Return whether scheduling is asynchronous; vLLM turns it off if the host makes the drafts."""
-    if speculation is None or (speculation.method == "draft_model" and version >= (0, 25)):
+    if speculation is None:
         return given is not False
     if given:
         methods_by_release = {(0, 15): "EAGLE/MTP", (0, 25): "EAGLE/MTP/Draft Model/NGram GPU/DSpark"}

@@ -28,6 +28,7 @@ def resolve(model: ModelShape, *argv: str) -> ServeConfig:
         (['-cc.custom_ops=["+rms_norm"]'], "custom_ops is not simulated"),
         (["--mamba-block-size", "8"], "--mamba-block-size 8: not simulated"),
         (["--enable-eplb"], "--enable-eplb: not simulated"),
+        (['-sc={"model": "draft", "num_speculative_tokens": 3}'], "method 'draft_model' is not simulated"),
     ],
 )
 def test_flags(argv: list[str], part: str) -> None:
