@@ -26,6 +26,10 @@ _FLAGS_WITHOUT_ESTIMATE = (
     *("--decode-context-parallel-size", "--prefill-context-parallel-size"),
     *("--mamba-cache-dtype", "--mamba-ssm-cache-dtype"),
 )
+_VALUES_WITHOUT_ESTIMATE = (
+    *("kv_cache_memory_gib", "decode_context_parallel_size", "mamba_cache_dtype", "mamba_ssm_cache_dtype"),
+)
+"""Parameters of a space that set what such a flag sets."""
 _WITHOUT_ENCODERS = ("--language-model-only", "--limit-mm-per-prompt", "--mm-encoder-only")
 """Flags with which vLLM may leave encoders out."""
 
@@ -94,8 +98,9 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
 
     Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
     (vLLM casts wider checkpoints). A quantized checkpoint has the bits of its config.json, and 4 where it states none.
-    There is no estimate for a CPU, if the study's own arguments split the model or set the size of the KV cache, if the
-    quantization is not understood, or for another engine than vLLM: llama.cpp leaves layers that do not fit on the CPU.
+    There is no estimate for a CPU, if the study's own arguments split the model, if these or a chosen value set the
+    KV cache's size, its split over GPUs or the format of states, if the quantization is not understood, or for another
+    engine than vLLM: llama.cpp leaves layers that do not fit on the CPU.
     """
     model, total = context.model, context.hardware.memory_gib
     if model is None or total is None or context.hardware.vendor == "cpu":
@@ -103,6 +108,8 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
     if context.engine != VLLM_NAME:
         return None
     if any(word in _FLAGS_WITHOUT_ESTIMATE for word in one_spelling(context.base_argv)):
+        return None
+    if any(names.lookup(name) is not None for name in _VALUES_WITHOUT_ESTIMATE):
         return None
     without_encoders = any(word in _WITHOUT_ENCODERS for word in one_spelling(context.base_argv))
     parallel = {name: _size(names, f"{name}_parallel_size") for name in ("tensor", "pipeline", "data")}

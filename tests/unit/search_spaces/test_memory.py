@@ -94,6 +94,14 @@ def test_one_long_sequence_may_not_fit() -> None:
     assert space("h200", long).violations({}) == []
 
 
+def test_there_is_no_estimate_where_a_value_sets_the_size_of_the_cache() -> None:
+    long = dataclasses.replace(QWEN, max_position_embeddings=2_000_000)
+    context = Context(hardware_named("t4"), "0.25.1", model=long, concurrency=50)
+    resolved = load_space("vllm-extra").resolve(context, wanted=("kv_cache_memory_gib",))
+    assert [each.rule for each in resolved.violations({})] == ["memory"]
+    assert [each.rule for each in resolved.violations({"kv_cache_memory_gib": 2})] == ["kv-cache-below-one-request"]
+
+
 def test_a_sparse_latent_cache_may_have_8_bits() -> None:
     """4 layers × (576 + 132) bytes × 4,000,000 tokens: 10.55 GiB; in 16 bits they would be 19.13, and a T4 has 13.4."""
     config = {
