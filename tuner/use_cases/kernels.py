@@ -6,15 +6,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from search_spaces import SpaceError
-from search_spaces.catalogue.models import read_object
+from search_spaces.catalogue.layers import Experts
+from tuner.engines.simulator.precision import NotSimulated
+from tuner.engines.simulator.serve_config import find_shape
 from tuner.engines.vllm import toolbox
 from tuner.errors import InfrastructureError, SettingError
-from tuner.hub import cached_config
 from tuner.use_cases.places import home
 from tuner.use_cases.stored import StoredStudy
 
@@ -22,8 +21,6 @@ _FILE = re.compile(
     r"E=(?P<experts>\d+),N=(?P<size>\d+),device_name=[^,]+(?P<fp8>,dtype=fp8_w8a8)?(,block_shape=\[(?P<block>\d+,\d+)\])?\.json"
 )
 """A file of experts in 16 bits or in FP8, as vLLM names it."""
-_TOP_K = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_topk", "top_k_experts")
-"""Keys of config.json for the experts of a token."""
 _PROGRAM = Path(toolbox.__file__).parent / "resident" / "tune_experts.py"
 
 
@@ -42,7 +39,7 @@ def tune_kernels(study: StoredStudy, vllm: str | None, file: str) -> None:
         SettingError: for kernels that are no experts' in 16 bits or FP8, and where model or vLLM are not found.
         InfrastructureError: if the program fails.
     """
-    shape = _shape_of(file, _config(str(study.record.premise["model"]["name"])))
+    shape = _shape_of(file, str(study.record.premise["model"]["name"]))
     executable = toolbox.find_executable(vllm or study.record.facts.get("executable"))
     python = toolbox.installation(executable, home()).python
     if python is None:
@@ -57,26 +54,24 @@ def tune_kernels(study: StoredStudy, vllm: str | None, file: str) -> None:
         raise InfrastructureError(f"{file} was not made (exit code {code}); its output is above")
 
 
-def _config(model: str) -> Mapping[str, Any]:
-    """Return the decoder's part of a model's config.json.
+def _experts_of(model: str) -> tuple[int, Experts]:
+    """Return the size of the state that a model's experts see, and the experts of a layer.
 
     Raises:
-        SettingError: if there is none on this machine.
+        SettingError: if the model is not known, or has none.
     """
-    folder = Path(model) / "config.json"
-    file = folder if folder.is_file() else cached_config(model)
     try:
-        config = None if file is None else read_object(file)
-    except SpaceError as error:
-        raise SettingError("model", model, str(error)) from None
-    if config is None:
-        raise SettingError("model", model, "its config.json is not on this machine", "download the model first")
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) else config
+        shape = find_shape(model)
+    except NotSimulated as error:
+        raise SettingError("model", model, str(error), "download the model first") from None
+    for group in shape.groups:
+        if isinstance(group.mlp, Experts):
+            return group.mlp.latent or shape.hidden, group.mlp
+    raise SettingError("model", model, "it has no experts, whose kernels are tuned here")
 
 
-def _shape_of(file: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the program needs of a file's name and of a model's config.json.
+def _shape_of(file: str, model: str) -> dict[str, Any]:
+    """Return what the program needs of a file's name and of the model.
 
     Raises:
         SettingError: for a file of other kernels, and for a model without experts.
@@ -85,15 +80,13 @@ def _shape_of(file: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         rule = f"{file}: only kernels of experts in 16 bits or FP8 are tuned here"
         raise SettingError("study", None, rule, "see docs/engines.md#tuned-kernels")
-    top_k = next((config[key] for key in _TOP_K if isinstance(config.get(key), int)), None)
-    if top_k is None or not isinstance(config.get("hidden_size"), int):
-        raise SettingError("study", None, f"{file}: the model's config.json lacks hidden_size or {_TOP_K[0]}")
+    hidden, experts = _experts_of(model)
     return {
         "file": file,
         "experts": int(found["experts"]),
         "size": int(found["size"]),
-        "hidden": config["hidden_size"],
-        "top_k": top_k,
+        "hidden": hidden,
+        "top_k": int(experts.chosen),
         "fp8": found["fp8"] is not None,
         "block": [int(each) for each in found["block"].split(",")] if found["block"] else None,
     }

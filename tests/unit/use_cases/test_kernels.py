@@ -18,7 +18,12 @@ from tuner.use_cases.kernels import tune_kernels, untuned_files
 from tuner.use_cases.stored import StoredStudy
 
 FILE = "E=128,N=768,device_name=NVIDIA_H200.json"
-CONFIG = {"hidden_size": 2048, "num_experts_per_tok": 8}
+DENSE = {
+    **{"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "vocab_size": 151936},
+    **{"num_attention_heads": 32, "num_key_value_heads": 4, "intermediate_size": 6144, "num_experts": 0},
+    **{"max_position_embeddings": 40960},
+}
+CONFIG = {**DENSE, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +87,8 @@ def test_the_program_gets_the_shape(
     [
         ("N=4096,K=2048,device_name=H,dtype=fp8_w8a8,block_shape=[128,128].json", CONFIG, "only kernels of experts in"),
         ("E=8,N=4,device_name=H,dtype=int4_w4a16.json", CONFIG, "only kernels of experts in 16 bits or FP8"),
-        (FILE, {"hidden_size": 2048}, "lacks hidden_size or num_experts_per_tok"),
-        (FILE, None, "its config.json is not on this machine; download the model first"),
+        (FILE, {**DENSE, "model_type": "qwen2"}, "it has no experts, whose kernels are tuned here"),
+        (FILE, None, "no shape of that model is known"),
     ],
 )
 def test_what_cannot_be_tuned_is_named(tmp_path: Path, file: str, config: object, message: str) -> None:
