@@ -236,6 +236,9 @@ def test_version_and_devices_are_printed_without_a_model() -> None:
         ((), "error: --model is required\n"),
     ],
 )
-def test_a_mistake_is_one_line_and_ends_with_1(words: tuple[str, ...], error: str) -> None:
+def test_a_mistake_is_one_line_and_ends_with_1(
+    words: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # libgomp tells of a value that an earlier test left
     done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
