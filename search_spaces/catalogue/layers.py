@@ -29,6 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 _SCALE_BYTES = 4
+_FULL_BYTES = 2
+"""Bytes of a number in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,17 @@ class Recurrent:
     cached = 0
 
     @property
+    def sequence_bytes(self) -> int:
+        """Bytes that a layer keeps of a sequence; numbers have 16 bits where `state_bytes` does not say otherwise."""
+        return self.state * (self.state_bytes or _FULL_BYTES) + self.convolved * _FULL_BYTES
+
+    @property
     def token_flops(self) -> float:
         """FLOP of a token beside its matrices: the state decays, takes the token in and is read."""
         return 6.0 * self.state
 
     def weights(self, hidden: int) -> int:
-        """Return the weights of its matrices; they do not depend on `hidden` beyond what `matrices` says."""
+        """Return the weights of its matrices, which count the hidden size already."""
         return self.matrices
 
     def of_tensor(self, gpus: int) -> Recurrent:

@@ -56,8 +56,6 @@ _CONFIG_LIMIT = 2**24
 """The largest file of a model's configuration, in bytes."""
 _NO_YARN_FACTOR = (0, 32)
 """The version of vLLM (pull request 56446) that takes `max_position_embeddings` of a model with YaRN as it is."""
-_STATE_BYTES = 2
-"""Bytes of a number of a recurrent layer's state, unless the model says otherwise."""
 _DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys of vLLM's `config/speculative.py` for layers that predict further tokens."""
 _MOE_MLP = "moe_intermediate_size"
@@ -225,10 +223,14 @@ class ModelShape:
         the token embedding and an untied head (vocabulary × hidden each), routers, two norms of a layer and one after
         them, and `beside`. Biases are left out, so the result is slightly low, and layers that are not understood.
         """
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        rest = embeddings + self.hidden * (2 * self.layers + 1) + self.beside
         full = max(bits or 0, FULL_BITS)
-        return int(self.matrix_bytes(self._bits(bits), full) + rest * full / 8)
+        return int(self.matrix_bytes(self._bits(bits), full) + self.weights_beside * full / 8)
+
+    @property
+    def weights_beside(self) -> int:
+        """Weights beside the layers' matrices: the embedding and an untied head, norms, and `beside`."""
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        return embeddings + self.hidden * (2 * self.layers + 1) + self.beside
 
     def matrix_bytes(self, bits: PartBits, full: float = FULL_BITS) -> float:
         """Return the bytes of the matrices of all layers; routers have `full` bits."""
@@ -273,7 +275,8 @@ class ModelShape:
         groups = [group if tensor == 1 else group.of_tensor(tensor) for group in self.groups]
         paged = sum(group.count * _held(group, tokens, tokens) for group in groups) * bytes_per_element
         index = tokens * sum(group.count * _index_bytes(group) for group in groups)
-        return int(paged) + index + sum(group.count * _state_bytes(group.mixer) for group in groups)
+        states = ((group.count, group.mixer) for group in groups if isinstance(group.mixer, Recurrent))
+        return int(paged) + index + sum(count * mixer.sequence_bytes for count, mixer in states)
 
 
 def _held(group: LayerGroup, tokens: int, last: int) -> int:
@@ -303,12 +306,6 @@ def _layer_bits(group: LayerGroup, hidden: int, bits: PartBits, full: float) -> 
     elif group.mlp is not None:
         total += group.mlp.weights(hidden) * bits.mlp
     return total
-
-
-def _state_bytes(mixer: Attention | LatentAttention | Recurrent | None) -> int:
-    if not isinstance(mixer, Recurrent):
-        return 0
-    return mixer.state * (mixer.state_bytes or _STATE_BYTES) + mixer.convolved * _STATE_BYTES
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -232,8 +232,7 @@ def _layers_by_kind(model: ModelShape, form: CacheFormat) -> dict[_Kind, int]:
 
 def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: CacheFormat) -> list[_Kind]:
     if isinstance(mixer, Recurrent):
-        convolved = mixer.convolved * (_CONVOLVED_TOKENS + form.drafts) / _CONVOLVED_TOKENS
-        size = mixer.state * (mixer.state_bytes or _STATE_BYTES) + convolved * _STATE_BYTES
+        size = mixer.sequence_bytes + mixer.convolved * form.drafts / _CONVOLVED_TOKENS * _STATE_BYTES
         return [_Kind(size, is_state=True, is_mamba=mixer.kind.startswith("mamba"))]
     if mixer is None or not mixer.cached:
         return []

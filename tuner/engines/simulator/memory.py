@@ -125,7 +125,7 @@ def find_weights(
     if quantization in EXPERTS_ONLY:
         expert_kernels, expert_arithmetic = "marlin", dtype
     head = model.vocab * model.hidden
-    rest = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1) + model.beside)
+    # decodes read latent attention's absorbed matrices in 16 bits: a copy of quantized ones, else the same memory
     copies = sum(
         group.count * group.mixer.absorbed for group in model.groups if isinstance(group.mixer, LatentAttention)
     )
@@ -135,7 +135,7 @@ def find_weights(
         experts=experts,
         head=head,
         head_bytes=2.0 * head,
-        resident_bytes=linear_bytes + expert_bytes + rest + (2 * copies if quantization else 0),
+        resident_bytes=linear_bytes + expert_bytes + 2 * model.weights_beside + (2 * copies if quantization else 0),
         arithmetic=arithmetic,
         kernels=kernels,
         expert_arithmetic=expert_arithmetic,
@@ -149,7 +149,7 @@ def _part_bits(model: ModelShape, quantization: str | None, bits: int) -> PartBi
         return PartBits()
     if model.quantization is not None and model.bits is not None:
         return model.bits
-    # FP8 has a scale for a matrix, a row or a block of 128 × 128 weights: nothing beside them
+    # FP8 has one scale for a matrix, a row or a block of 128 × 128 weights, too few bytes to count
     own = bits * (1.0 if quantization.startswith("fp8") else _SCALES_FACTOR)
     return PartBits(own, own, own, own, own)
 
@@ -269,8 +269,8 @@ def _activation_bytes(config: ServeConfig, parameters: Parameters) -> float:
 def _has_first_runner(config: ServeConfig) -> bool:
     """Return whether vLLM runs the model by its first model runner, whose sampler holds three copies of the logits.
 
-    In 0.25, mixtures of experts and hybrids have it (`config/vllm.py`; a few classes excepted, whose KV cache is
-    predicted up to 1 % too small for it).
+    In 0.25, mixtures of experts and hybrids have it (`config/vllm.py`). A few classes are excepted there and not here:
+    the KV cache of DeepSeek-V2-Lite is predicted 1.5 % too small.
     """
     special = config.model.is_mixture_of_experts or config.model.has_recurrent_layers
     return special and (0, 25) <= config.version < (0, 32)

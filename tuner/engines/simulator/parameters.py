@@ -173,17 +173,17 @@ def find_error_bands(config: ServeConfig, *, instances: int = 1) -> ErrorBands:
         regime = (entry["card"], entry["layers"], entry["weights"])
         if regime == (card.key, layers, weights) and entry["rows"] >= LEAST_ROWS:
             return ErrorBands({name: value for name, value in entry.items() if isinstance(value, float)})
-    beside = "" if layers == _DENSE else f" and {layers} layers"
+    beside = "" if layers == _DENSE else f" with {layers}"
     return _no_band(f"{_NAMES.get(weights, weights)} weights{beside} on one {card.name}")
 
 
 def layers_of(model: ModelShape) -> str:
-    """Return the kinds of a model's layers that a prediction depends on: `dense`, or what it has else."""
+    """Return the kinds of a model's layers that a prediction depends on; `dense` for full attention with an MLP."""
     kinds = {
         "experts": model.is_mixture_of_experts,
-        "latent": model.has_latent_attention,
-        "windowed": model.has_windows,
-        "recurrent": model.has_recurrent_layers,
+        "latent attention": model.has_latent_attention,
+        "windows": model.has_windows,
+        "recurrent layers": model.has_recurrent_layers,
     }
     return " and ".join(kind for kind, there in kinds.items() if there) or _DENSE
 

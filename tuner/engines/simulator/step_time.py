@@ -240,8 +240,7 @@ class AttentionTime:
         for group in config.shard.groups:
             mixer = group.mixer
             if isinstance(mixer, Recurrent):
-                state = mixer.state * (mixer.state_bytes or _ELEMENT_BYTES) + mixer.convolved * _ELEMENT_BYTES
-                self.state += group.count * 2.0 * state / (bandwidth * parameters.bandwidth_share)
+                self.state += group.count * 2.0 * mixer.sequence_bytes / (bandwidth * parameters.bandwidth_share)
                 self.scan += group.count * mixer.token_flops / (arithmetic * parameters.scan_arithmetic_share)
             elif isinstance(mixer, LatentAttention):
                 read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)

@@ -32,8 +32,8 @@ def test_an_h200_has_bands(argv: tuple[str, ...]) -> None:
         ("h100", LARGE, (), "16-bit weights on one NVIDIA H100 80GB HBM3"),
         ("h200", LARGE, ("--quantization", "fp8_per_block"), "FP8 (by blocks) weights on one NVIDIA H200"),
         ("h200", AWQ, (), "AWQ weights on one NVIDIA H200"),
-        ("h200", "Qwen/Qwen3-30B-A3B", (), "16-bit weights and experts layers on one NVIDIA H200"),
-        ("h200", "google/gemma-3-12b-it", (), "16-bit weights and windowed layers on one NVIDIA H200"),
+        ("h200", "Qwen/Qwen3-30B-A3B", (), "16-bit weights with experts on one NVIDIA H200"),
+        ("h200", "google/gemma-3-12b-it", (), "16-bit weights with windows on one NVIDIA H200"),
         ("h200", LARGE, ("--speculative-config", NGRAM), "drafts on one NVIDIA H200"),
     ],
 )

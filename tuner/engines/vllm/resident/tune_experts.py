@@ -53,8 +53,8 @@ class Experts:
             configs = import_module(f"{KERNELS}.config")
             self.quantization = configs.fp8_w8a8_moe_quant_config(*scales, block_shape=block)
 
-    def microseconds(self, tokens: int, settings: dict[str, int]) -> float:
-        """Return the time of one call of the kernels; infinity for settings that the GPU cannot run."""
+    def microseconds(self, tokens: int, settings: dict[str, int]) -> float | None:
+        """Return the time of one call of the kernels; None for settings that the GPU cannot run."""
         torch, kernels = self.torch, self.kernels
         state = torch.randn((tokens, self.shape["hidden"]), dtype=torch.bfloat16, device="cuda")
         scores = torch.randn((tokens, self.shape["experts"]), dtype=torch.bfloat16, device="cuda")
@@ -79,7 +79,7 @@ class Experts:
             end.record()
             torch.cuda.synchronize()
         except self.too_large:
-            return float("inf")
+            return None
         return float(begin.elapsed_time(end)) * 1000 / (CALLS * REPLAYS)
 
 
@@ -88,11 +88,19 @@ def tune(experts: Any, defaults: Any, block: list[int] | None) -> dict[int, dict
     found = {}
     for tokens in TOKENS:
         own = defaults(tokens)
-        tried = [own, *candidates(block)]
-        times = [experts.microseconds(tokens, each) for each in tried]
-        print(f"{tokens} tokens: {times[0]:.0f} µs by default, {min(times):.0f} µs tuned", flush=True)
-        found[tokens] = tried[times.index(min(times))]
+        begin = experts.microseconds(tokens, own)
+        best, least = own, begin
+        for settings in candidates(block):
+            time = experts.microseconds(tokens, settings)
+            if time is not None and (least is None or time < least):
+                best, least = settings, time
+        print(f"{tokens} tokens: {_shown(begin)} by default, {_shown(least)} tuned", flush=True)
+        found[tokens] = best
     return found
+
+
+def _shown(microseconds: float | None) -> str:
+    return "does not run" if microseconds is None else f"{microseconds:.0f} µs"
 
 
 def main(shape: dict[str, Any]) -> None:
