@@ -24,7 +24,7 @@ class EngineFactory:
     device_per_slot: bool = False
 
     def on_gpu(self, number: int) -> EngineFactory:
-        """Return a factory of engines on one of a worker's GPUs, which has a server of fewer on the first ones."""
+        """Return a factory of engines on one GPU of a worker whose other GPUs may serve other trials."""
         one, *others = (replace(e, gpus=1, device_index=number) for e in (self.settings, *self.settings.others))
         return replace(self, settings=replace(one, others=tuple(others)))
 

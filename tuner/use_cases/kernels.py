@@ -33,7 +33,7 @@ def untuned_files(study: StoredStudy) -> tuple[list[str], list[str]]:
 
 
 def tune_kernels(study: StoredStudy, vllm: str | None, file: str) -> None:
-    """Make a file with vLLM's own Python, on this machine's first GPU; it prints what it does.
+    """Make a file with vLLM's own Python on this machine's first GPU; the program prints the times it finds.
 
     Raises:
         SettingError: for kernels that are no experts' in 16 bits or FP8, and where model or vLLM are not found.

@@ -28,7 +28,7 @@ from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import GoalSettings, StudySettings
 from tuner.study.specification.builder import build_spec
-from tuner.study.specification.find_model import find_gguf, find_shape, named_model
+from tuner.study.specification.find_model import find_gguf, find_place_and_shape, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
 from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
 from tuner.use_cases.devices import find_devices
@@ -178,7 +178,7 @@ def _shape(engine: str, model: str | None, default: str) -> ModelShape | None:
     form = kind_of(engine).model_form
     if form is ModelForm.CHECKPOINT:
         try:
-            return find_shape(model or default)[1]
+            return find_place_and_shape(model or default)[1]
         except SpaceError as error:
             raise SettingError("model", model or default, str(error)) from None
     if model is None:

@@ -156,13 +156,13 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
         SettingError: when its shape is not known, with the reason why its config.json cannot be read.
     """
     try:
-        place, shape = find_shape(name)
+        place, shape = find_place_and_shape(name)
     except SpaceError as error:
         raise SettingError("model", name, f"{error}, or measure the model with {{engine}} vllm") from None
     return ModelRef(place, absolute_path(tokenizer or place), place), shape
 
 
-def find_shape(name: str) -> tuple[str, ModelShape]:
+def find_place_and_shape(name: str) -> tuple[str, ModelShape]:
     """Return a model's absolute folder or hub name, and its shape; see `find_simulated_model`.
 
     Raises:
