@@ -133,6 +133,7 @@ class TrialKind(StrEnum):
         BASELINE: measures the engine's defaults.
         CURRENT: measures the user's own configuration; it is the reference if there is one, else the defaults are.
         ENQUEUED: measures another configuration that the user gave.
+        RECIPE: measures what the search space's recipes say to try first, or several of them together.
         SEARCH: measures a configuration that the sampler proposed.
         REDUCED: measures a finalist with fewer flags.
         CAPACITY: searches the highest request rate that a configuration sustains within the SLOs.
@@ -142,6 +143,7 @@ class TrialKind(StrEnum):
     BASELINE = "baseline"
     CURRENT = "current"
     ENQUEUED = "enqueued"
+    RECIPE = "recipe"
     SEARCH = "search"
     REDUCED = "reduced"
     CAPACITY = "capacity"

@@ -316,6 +316,11 @@ class Context:
         concurrency: requests in flight at most.
         input_len, output_len: tokens of the longest prompt and of the longest answer.
         priorities: whether the workload's requests have different priorities.
+        request_rate: requests/s that arrive on average.
+        prefix_len: tokens of the longest prefix that prompts share; 0 without one.
+        repetitive: whether the workload's text repeats, so that drafts can be looked up in it.
+        temperature: of the sampling; 0 is greedy.
+        tpot_ms, ttft_ms: the lowest upper bounds of SLOs on TPOT and TTFT.
         draft_model: a model for speculative decoding.
         draft_kind: what the draft model is: `model`, `eagle3` or `mtp`.
         checkpoints: the checkpoint of each quantization method that a study offers.
@@ -340,6 +345,12 @@ class Context:
     input_len: int | None = None
     output_len: int | None = None
     priorities: bool | None = None
+    request_rate: float | None = None
+    prefix_len: int | None = None
+    repetitive: bool | None = None
+    temperature: float | None = None
+    tpot_ms: float | None = None
+    ttft_ms: float | None = None
     draft_model: str | None = None
     draft_kind: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
@@ -411,6 +422,12 @@ def facts_of(context: Context) -> dict[str, object]:
         "workload.input_len": context.input_len,
         "workload.output_len": context.output_len,
         "workload.priorities": context.priorities,
+        "workload.rate": context.request_rate,
+        "workload.prefix_len": context.prefix_len,
+        "workload.repetitive": context.repetitive,
+        "workload.temperature": context.temperature,
+        "slo.tpot_ms": context.tpot_ms,
+        "slo.ttft_ms": context.ttft_ms,
         "draft.kind": context.draft_kind,
         **_model_facts(context.model, version),
     }

@@ -80,6 +80,18 @@ class JoinedSpace(ResolvedSpace):
         """Return a configuration of an engine's own space as one of this space."""
         return {ENGINE: engine, **{f"{engine}.{name}": value for name, value in config.items()}}
 
+    @cached_property
+    def recipes(self) -> dict[str, str | None]:
+        """The recipes of every engine by their names in `named`, the default engine's first."""
+        own = [part.recipes for part in self.parts.values()]
+        return dict(
+            zip(
+                (name for name, each in self.named.items() if each.when is not None),
+                (reason for each in own for reason in each.values()),
+                strict=True,
+            )
+        )
+
     def names(self, config: Config) -> Names:
         """Return the names of the engine's own space for a configuration."""
         return self.parts[self.engine_of(config)].names(self.own(config))

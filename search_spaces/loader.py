@@ -99,6 +99,8 @@ class _Reader:
         rules = tuple(self.rules.values())
         space = Space(path.stem, spec.description, self.parameters, rules, self.named, spec.engine)
         for name, named in self.named.items():
+            if named.when is not None:
+                self._check(named.when, FACT_NAMES, f"{self.places['named', name]}: when of {name!r}")
             try:
                 space.check_named(named.config)
             except SpaceError as error:

@@ -207,9 +207,13 @@ class RuleSpec(_Model):
 
 
 class NamedSpec(_Model):
-    """A named configuration, which a study can enqueue, with a description (`note`) and its `source`."""
+    """A named configuration, which a study can enqueue, with a description (`note`) and its `source`.
+
+    One with a condition (`when`) is a recipe: a study tries it by itself where the condition holds.
+    """
 
     config: dict[StrictStr, Scalar]
+    when: ExpressionText | None = None
     note: StrictStr
     source: StrictStr
 

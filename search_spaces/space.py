@@ -44,12 +44,13 @@ class Violation:
 
 @dataclass(frozen=True)
 class NamedConfig:
-    """A named configuration: its values, a remark, and its source."""
+    """A named configuration: its values, a remark, its source, and the condition of a recipe."""
 
     name: str
     config: Mapping[str, ParameterValue]
     note: str
     source: str
+    when: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,25 @@ class ResolvedSpace:
 
     def _active(self, parameter: Parameter, config: Mapping[str, ParameterValue]) -> bool:
         return parameter.spec.when is None or parameter.active(self.names(config).lookup)
+
+    @cached_property
+    def recipes(self) -> dict[str, str | None]:
+        """The named configurations with a condition, in order, each with the reason why it is not tried (None: it is).
+
+        One is tried if its condition holds, the space offers its values, and it breaks no rule.
+        """
+        return {name: self._no_recipe(each) for name, each in self.named.items() if each.when is not None}
+
+    def _no_recipe(self, recipe: NamedConfig) -> str | None:
+        """Return why a recipe is not tried; None if it is."""
+        assert recipe.when is not None
+        if parsed(recipe.when).holds(self.names({}).lookup) is not True:
+            return f"it is tried only when {recipe.when}"
+        try:
+            self.complete(recipe.config)
+        except SpaceError as error:
+            return str(error)
+        return next((each.message for each in self.violations(recipe.config)), None)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
         """Return the configuration that a trial suggests, without parameters whose condition does not hold."""
@@ -284,7 +304,9 @@ class Space:
         self.specs: Mapping[str, ParameterSpec] = dict(parameters)
         """The declarations of all parameters by their names, in order."""
         self._rules = rules
-        self.named = {key: NamedConfig(key, dict(spec.config), spec.note, spec.source) for key, spec in named.items()}
+        self.named = {
+            key: NamedConfig(key, dict(spec.config), spec.note, spec.source, spec.when) for key, spec in named.items()
+        }
         """Every declared configuration by its name, whether or not a context allows it."""
 
     @property

@@ -213,7 +213,7 @@ FLAGS_METRIC = "flags_changed"
 DEFAULT = "default"
 """A parameter's value that is left to the engine and not known."""
 
-_PARTIAL = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.ENQUEUED, TrialKind.REDUCED)
+_PARTIAL = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.ENQUEUED, TrialKind.RECIPE, TrialKind.REDUCED)
 """Kinds of trials whose configuration leaves out what stays at the engine's default."""
 
 

@@ -70,6 +70,9 @@ class SearchSettings(Settings):
         Sequence[str],
         Setting(SEARCH, "STUDY", "Source study; it may have another card, model or workload.", limit=Entries(20, 300)),
     ] = ()
+    recipes: Annotated[
+        bool, Setting(SEARCH, "", "Measure first what the search space's recipes say for this model, card and load.")
+    ] = True
     repeats: Annotated[
         int,
         Setting(SEARCH, "INTEGER", "Benchmarks per trial, each with its own seed.", least=1, limit=Number(1, 100)),

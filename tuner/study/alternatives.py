@@ -140,7 +140,7 @@ def without_slos(goals: Goals) -> Goals:
 
 def nearest_trials(records: Sequence[TrialRecord], count: int) -> list[TrialRecord]:
     """Return the trials of the search that are nearest to meeting the SLOs, the nearest first; ties by the score."""
-    kinds = (TrialKind.SEARCH, TrialKind.ENQUEUED)
+    kinds = (TrialKind.SEARCH, TrialKind.RECIPE, TrialKind.ENQUEUED)
     found = [(_distance_of_trial(record), record) for record in records if record.round == 0 and record.kind in kinds]
     known = [(distance, record) for distance, record in found if distance is not None]
     limit = ALIKE * min((distance for distance, _ in known), default=0.0)

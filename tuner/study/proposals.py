@@ -1,4 +1,4 @@
-"""The source of the search's trials: interrupted trials, the defaults, enqueued configurations, then the sampler's."""
+"""The source of the search's trials: interrupted ones, the defaults, enqueued ones, recipes, then the sampler's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from records.trials import DEFAULTS, Config, JsonScalar, TrialKind
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.store import Store
 from tuner.errors import UserError
+from tuner.sampler.prior import Prior
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
+from tuner.study.recipes import RECIPE, combined_winners, most_recipes, order_recipes
 from tuner.study.specification.spec import Budget, StudySpec
 
 _MAX_REDRAWS = 200
@@ -27,7 +29,13 @@ class Proposals:
     """The trials of the search; see `TrialSource`."""
 
     def __init__(
-        self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, budget: Budget, observer: StudyObserver
+        self,
+        spec: StudySpec,
+        store: Store,
+        optuna_study: OptunaStudy,
+        budget: Budget,
+        observer: StudyObserver,
+        prior: Prior | None = None,
     ) -> None:
         self._spec = spec
         self._space = spec.space
@@ -44,8 +52,10 @@ class Proposals:
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
+        self._combines_recipes = False
         self._recover()
         self._plan()
+        self._plan_recipes(prior)
 
     def _recover(self) -> None:
         """Report stored outcomes that Optuna lacks, and queue the trials that were running when the study stopped."""
@@ -79,14 +89,38 @@ class Proposals:
         if cardinality is not None and cardinality <= self._trials:
             self._grid = enumerate_configs(self._space)
 
+    def _plan_recipes(self, prior: Prior | None) -> None:
+        """Queue the recipes that were not tried; none once the sampler has proposed a trial, which follows them."""
+        records = [record for record in self._store.trials(self._spec.name) if not record.round]
+        if self._grid is not None or any(record.kind is TrialKind.SEARCH for record in records):
+            return
+        labels = {record.label for record in records}
+        recipes = order_recipes(self._spec, prior, most_recipes(self._trials))
+        for recipe in recipes:
+            label = f"{RECIPE}{recipe.label}"
+            if label not in labels:
+                self._named.append(WorkItem(-1, 0, TrialKind.RECIPE, recipe.config, label))
+        self._combines_recipes = prior is None and len(recipes) > 1
+
+    def _combined_recipes(self) -> WorkItem | None:
+        """Return the recipes that won, together, once all have ended; None before, and without two of them."""
+        records = [record for record in self._store.trials(self._spec.name) if record.kind is TrialKind.RECIPE]
+        if any(record.outcome is None for record in records):
+            return None
+        self._combines_recipes = False
+        stack = combined_winners(self._space, records)
+        if stack is None or self._rendering(stack.config) in self._seen:
+            return None
+        return WorkItem(-1, 0, TrialKind.RECIPE, stack.config, f"{RECIPE}{stack.label}")
+
     def next(self, slot: int) -> WorkItem | None:
         """Return the next trial for any slot."""
         if self._queue:
             return self._queue.popleft()
         if self._count >= self._trials:
             return None
-        if self._named:
-            item = self._named.popleft()
+        item = self._next_named()
+        if item is not None:
             hints = self._space.defaults_like(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
@@ -98,6 +132,14 @@ class Proposals:
             self.space_exhausted = True
             return None
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
+
+    def _next_named(self) -> WorkItem | None:
+        """Return the next trial whose configuration is given; a recipe that was given as well is not tried again."""
+        while self._named:
+            item = self._named.popleft()
+            if item.kind is not TrialKind.RECIPE or self._rendering(item.config) not in self._seen:
+                return item
+        return self._combined_recipes() if self._combines_recipes else None
 
     def exhausted(self) -> bool:
         """Return True if no trial is queued and none will be proposed."""

@@ -14,7 +14,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
-from tuner.settings.study import RESIDUAL
+from tuner.sampler.prior import Prior
 from tuner.study.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals, NearestFinals
 from tuner.study.loop import Loop, TimeLimit
@@ -99,12 +99,13 @@ def run_study(
     """
     clock = clock or RealClock()
     began, slots = clock.monotonic(), executor.slots
-    with closing(_optuna_study(spec, engine, sources, storage_url, store)) as optuna_study:
+    prior = simulator_prior(spec, engine)
+    with closing(_optuna_study(spec, engine, prior, sources, storage_url, store)) as optuna_study:
         for source in sources:
             observer.note(str(source))
         loop = Loop(spec, budget, store, optuna_study, executor, observer, wishes.stop, clock)
         loop.restore()
-        proposals = Proposals(spec, store, optuna_study, budget, observer)
+        proposals = Proposals(spec, store, optuna_study, budget, observer, prior)
         time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer, wishes)
         finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
         nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
@@ -133,10 +134,14 @@ def run_study(
 
 
 def _optuna_study(
-    spec: StudySpec, engine: EngineInfo, sources: Sequence[SourceStudy], storage_url: str, store: Store
+    spec: StudySpec,
+    engine: EngineInfo,
+    prior: Prior | None,
+    sources: Sequence[SourceStudy],
+    storage_url: str,
+    store: Store,
 ) -> OptunaStudy:
     sampler = spec.sampler_for(engine)
-    prior = simulator_prior(spec, engine) if sampler == RESIDUAL else None
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
     return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, histories, store)

@@ -30,7 +30,7 @@ from tuner.settings.study import GoalSettings, StudySettings
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.find_model import find_gguf, find_place_and_shape, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
-from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
+from tuner.study.specification.resolve_workload import facts_of_load, find_goals, has_itl_slo
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.engines import simulated_engine
 from tuner.use_cases.simulate import Simulation, simulate
@@ -111,19 +111,16 @@ def space_on_card(choice: SpaceChoice) -> ResolvedSpace:
     simulated = _simulated(choice) if choice.engine == SIMULATED else {}
     hardware = simulated.pop("hardware", None) or _card(choice.gpu)
     declared = _declared(choice.space, choice.engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
+    goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     context = Context(
         hardware=hardware,
         model=_shape(declared.engine, choice.model, chosen.model),
-        concurrency=chosen.workload.max_concurrency,
-        input_len=chosen.workload.input_len,
-        output_len=chosen.workload.output_len,
-        priorities=chosen.workload.priorities,
+        **facts_of_load(chosen.workload, goals),
         engine=kind_of(declared.engine).title,
         gpus=choice.gpus_per_trial,
         **({"engine_version": choice.vllm_version} | simulated),
         **(gpu.host_limits() if choice.gpu is None else {}),
     )
-    goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (choice.bunched_tokens or has_itl_slo(goals, chosen.workload))
     return declared.resolve(context, keep_answers=choice.keep_answers, keep_stream=keep_stream)
 

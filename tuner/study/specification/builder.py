@@ -29,7 +29,7 @@ from tuner.study.specification.configurations import (
 )
 from tuner.study.specification.find_model import facts_of_models
 from tuner.study.specification.plan import StudyPlan, gpus_of_trial
-from tuner.study.specification.resolve_workload import goal_sources, has_itl_slo, study_price
+from tuner.study.specification.resolve_workload import facts_of_load, goal_sources, has_itl_slo, study_price
 from tuner.study.specification.spec import EnginePart, Enqueued, StudySpec
 from tuner.workloads.spec import ClosedLoop
 
@@ -60,6 +60,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         server=plan.server,
         artifacts=artifacts / plan.name,
         enqueue=_enqueued(plan, space),
+        recipes=_recipes(plan, space),
         baseline=_baseline(plan, space),
         engines=parts if several else {},
         search_prompts=_search_prompts(plan),
@@ -137,15 +138,12 @@ def _resolve_one(
         flags=engine.flags,
         model=plan.shape,
         packages=engine.packages,
-        concurrency=plan.workload.max_concurrency,
-        input_len=plan.workload.input_len,
-        output_len=plan.workload.output_len,
-        priorities=plan.workload.priorities,
         base_argv=plan.server.arguments,
         engine=kind_of(plan.engine).title,
         gpus=gpus_of_trial(settings),
         nodes=settings.nodes_per_trial,
         simulated=engine.simulated,
+        **facts_of_load(plan.workload, plan.goals),
         **facts_of_models(settings),
         **host_limits(),
     )
@@ -180,6 +178,14 @@ def _enqueued(plan: StudyPlan, space: ResolvedSpace) -> tuple[Enqueued, ...]:
             label = own.label if each is plan else f"{each.engine}={own.label}"
             found.append(Enqueued(label, space.lift(each.engine, own.config)))
     return tuple(found)
+
+
+def _recipes(plan: StudyPlan, space: ResolvedSpace) -> tuple[Enqueued, ...]:
+    """Return the recipes of the search space that apply, in its order."""
+    if not plan.settings.recipes:
+        return ()
+    applicable = [name for name, reason in space.recipes.items() if reason is None]
+    return tuple(Enqueued(name, space.complete(space.named[name].config)) for name in applicable)
 
 
 def _baseline(plan: StudyPlan, space: ResolvedSpace) -> Enqueued | None:

@@ -150,6 +150,44 @@ def _check_several(field: str, name: str, gpus: int) -> None:
         raise SettingError(field, name, f"a trial has one GPU, so this is {PER_GPU[base]}", f"give {PER_GPU[base]}")
 
 
+def facts_of_load(workload: Workload, goals: Goals) -> dict[str, Any]:
+    """Return what a search space's context has of a workload and its SLOs, by field."""
+    parts = [*workload.loads.values()] if isinstance(workload, Suite) else [workload]
+    rates = [part.rate for part in parts if isinstance(part, Traffic) and part.rate is not None]
+    prefixes = [
+        part.system_prompt + (0 if each.prefix is None else each.prefix.tokens)
+        for part in parts
+        if isinstance(part, Traffic)
+        for each in part.sent_classes.values()
+    ]
+    texts = {each.text for part in parts if isinstance(part, Traffic) for each in part.sent_classes.values()}
+    return {
+        "concurrency": workload.max_concurrency,
+        "input_len": workload.input_len,
+        "output_len": workload.output_len,
+        "priorities": workload.priorities,
+        "request_rate": max(rates, default=None),
+        "prefix_len": max(prefixes, default=0),
+        # What prompts of the user's own repeat is not known.
+        "repetitive": True if texts & _REPETITIVE else None if texts - {"random"} - _REPETITIVE else False,
+        "temperature": workload.temperature,
+        "tpot_ms": _lowest_bound("tpot", workload, goals),
+        "ttft_ms": _lowest_bound("ttft", workload, goals),
+    }
+
+
+_REPETITIVE = frozenset({"repetitive", "code"})
+"""Texts in which drafts can be looked up."""
+
+
+def _lowest_bound(latency: str, workload: Workload, goals: Goals) -> float | None:
+    """Return the lowest upper bound on a latency in ms, of the study or of a request class; None without one."""
+    bounds = [slo.threshold for slo in goals.slos if slo.op.startswith("<") and slo.metric.endswith(f"_{latency}_ms")]
+    if not isinstance(workload, ClosedLoop):
+        bounds += [slo.request.bounds_ms[latency] for slo in workload.slos.values() if latency in slo.request.bounds_ms]
+    return min(bounds, default=None)
+
+
 def has_itl_slo(goals: Goals, workload: Workload) -> bool:
     """Return whether an objective or an SLO, of the study or of a request class, is on the inter-token latency."""
     if any(_ITL in name for _, name in _metrics_of(goals)):

@@ -115,6 +115,7 @@ class StudySpec:
     server: ServerSettings
     artifacts: Path
     enqueue: tuple[Enqueued, ...] = ()
+    recipes: tuple[Enqueued, ...] = ()
     baseline: Enqueued | None = None
     search_prompts: int | None = None
     search: SearchSettings = field(default_factory=SearchSettings)

@@ -1,0 +1,157 @@
+"""The recipes that a study measures before its search: their order, and recipes combined.
+
+With a prior, recipes are ordered by their predictions, and one that is predicted to be no better than the defaults is
+left out. The best one comes first, then the best one together with another, while the prediction gains by it. Without
+a prior, the recipes keep the order of their files, and those that won are then measured together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+
+from records.trials import Config, TrialKind, TrialRecord
+from search_spaces import ResolvedSpace, SpaceError
+from tuner.sampler.prior import Prediction, Prior
+from tuner.scoring.goals import Goals, score
+from tuner.study.specification.spec import Enqueued, StudySpec
+
+_log = logging.getLogger(__name__)
+
+MOST_RECIPES = 6
+LEAST_TRIALS = 5
+"""A study measures at most this many recipes, and one for each of so many trials."""
+
+LEAST_GAIN = 1.01
+"""A recipe is predicted to be better only with this factor on the score."""
+LEAST_SCORE = 0.5
+"""A recipe with a lower predicted score, relative to the defaults, is left out whatever SLOs it meets."""
+
+RECIPE = "recipe: "
+AND = " + "
+"""Labels of trials are `recipe: NAME` and `recipe: NAME + NAME`."""
+
+Rank = tuple[float, float]
+"""Minus the sum of an SLO's violations, and the score relative to the defaults. Larger is better."""
+
+
+def most_recipes(trials: int) -> int:
+    """Return how many recipes a study of so many trials measures at most."""
+    return min(MOST_RECIPES, trials // LEAST_TRIALS)
+
+
+def order_recipes(spec: StudySpec, prior: Prior | None, most: int) -> list[Enqueued]:
+    """Return the recipes that a study measures, at most `most`; without a prior, one less for their combination."""
+    unpredicted = list(spec.recipes[: max(1, most - 1) if most else 0])
+    reference = prior({}) if prior is not None and unpredicted else None
+    if prior is None or reference is None or reference.values is None:
+        return unpredicted
+    return list(islice(_Predicted(spec.space, spec.goals, prior, reference).order(spec.recipes), most))
+
+
+class _Predicted:
+    """Orders recipes by a prior."""
+
+    def __init__(self, space: ResolvedSpace, goals: Goals, prior: Prior, reference: Prediction) -> None:
+        self._space, self._goals, self._prior, self._reference = space, goals, prior, reference
+        self._known: dict[frozenset[tuple[str, object]], Prediction | None] = {}
+
+    def order(self, recipes: Sequence[Enqueued]) -> Iterator[Enqueued]:
+        """Yield the recipes in the order of their trials.
+
+        First the best one and the combinations that it leads to, then those without a prediction, then the best
+        combination that each other recipe leads to.
+        """
+        own = self._rank({})
+        assert own is not None
+        ranked = [(rank, recipe) for recipe in recipes if (rank := self._rank(recipe.config)) is not None]
+        better = sorted((pair for pair in ranked if _beats(pair[0], own)), key=itemgetter(0), reverse=True)
+        yielded: list[Config] = []
+        for place, start in enumerate(better):
+            chain = self._chain(start, recipes)
+            for each in chain if place == 0 else chain[-1:]:
+                if each.config not in yielded:
+                    yielded.append(each.config)
+                    yield each
+            if place == 0:
+                yield from self._unpredicted(recipes)
+        if not better:
+            yield from self._unpredicted(recipes)
+
+    def _unpredicted(self, recipes: Sequence[Enqueued]) -> list[Enqueued]:
+        return [recipe for recipe in recipes if self._predict(recipe.config) is None]
+
+    def _chain(self, start: tuple[Rank, Enqueued], recipes: Sequence[Enqueued]) -> list[Enqueued]:
+        """Return a recipe, then it with the best other one, and so on while the prediction gains."""
+        rank, best = start
+        chain = [best]
+        while True:
+            together = [each for other in recipes if (each := combined(self._space, best, other)) is not None]
+            ranks = [(found, each) for each in together if (found := self._rank(each.config)) is not None]
+            following = max((pair for pair in ranks if _beats(pair[0], rank)), key=itemgetter(0), default=None)
+            if following is None:
+                return chain
+            rank, best = following
+            chain.append(best)
+
+    def _predict(self, config: Config) -> Prediction | None:
+        key = frozenset(config.items())
+        if key not in self._known:
+            self._known[key] = self._prior(config)
+        return self._known[key]
+
+    def _rank(self, config: Config) -> Rank | None:
+        """Return the rank of a configuration; None without a prediction, or if it fails or loses most of the score."""
+        prediction = self._predict(config)
+        if prediction is None or prediction.values is None or self._reference.values is None:
+            return None
+        names = [objective.metric for objective in self._goals.objectives]
+        ours, theirs = (dict(zip(names, each.values or (), strict=True)) for each in (prediction, self._reference))
+        found = score(ours, theirs, self._goals.objectives)
+        _log.debug("%s: predicted score %s, constraints %s", dict(config), found, dict(prediction.constraints))
+        if found is None or found < LEAST_SCORE:
+            return None
+        return -sum(max(0.0, value) for value in prediction.constraints.values()), found
+
+
+def _beats(one: Rank, other: Rank) -> bool:
+    """Return whether a rank is better: by the score with `LEAST_GAIN`, or by SLOs that it violates less.
+
+    One that still violates an SLO must not lose score for it.
+    """
+    if one[0] == other[0]:
+        return one[1] >= LEAST_GAIN * other[1]
+    return one[0] > other[0] and (one[0] == 0.0 or one[1] >= other[1])
+
+
+def combined(space: ResolvedSpace, one: Enqueued, other: Enqueued) -> Enqueued | None:
+    """Return two recipes together; None if they contradict each other, break a rule, or one contains the other."""
+    together = {**one.config, **other.config}
+    contradicts = any(together[name] != value for name, value in one.config.items())
+    if contradicts or together in (dict(one.config), dict(other.config)):
+        return None
+    try:
+        config = space.complete(together)
+    except SpaceError:
+        return None
+    return None if space.violations(config) else Enqueued(f"{one.label}{AND}{other.label}", config)
+
+
+def combined_winners(space: ResolvedSpace, records: Iterable[TrialRecord]) -> Enqueued | None:
+    """Return the measured recipes that are better than the defaults, together; None for less than two."""
+    measured = [
+        (record.verdict.score, Enqueued((record.label or "").removeprefix(RECIPE), record.config))
+        for record in records
+        if record.kind is TrialKind.RECIPE and record.verdict is not None and record.verdict.feasible
+        if record.verdict.score is not None and record.verdict.score >= LEAST_GAIN
+    ]
+    if not measured:
+        return None
+    measured.sort(key=lambda pair: pair[0], reverse=True)
+    best = measured[0][1]
+    stack = best
+    for _, each in measured[1:]:
+        stack = combined(space, stack, each) or stack
+    return None if stack is best else stack
