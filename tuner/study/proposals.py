@@ -95,17 +95,18 @@ class Proposals:
         if self._grid is not None or any(record.kind is TrialKind.SEARCH for record in records):
             return
         labels = {record.label for record in records}
-        recipes = order_recipes(self._spec, prior, most_recipes(self._trials))
+        most = most_recipes(self._trials)
+        recipes = order_recipes(self._spec, prior, most)
         for recipe in recipes:
             label = f"{RECIPE}{recipe.label}"
             if label not in labels:
                 self._named.append(WorkItem(-1, 0, TrialKind.RECIPE, recipe.config, label))
-        self._combines_recipes = prior is None and len(recipes) > 1
+        self._combines_recipes = prior is None and 1 < len(recipes) < most
 
     def _combined_recipes(self) -> WorkItem | None:
         """Return the recipes that won, together, once all have ended; None before, and without two of them."""
-        records = [record for record in self._store.trials(self._spec.name) if record.kind is TrialKind.RECIPE]
-        if any(record.outcome is None for record in records):
+        records = [record for record in self._store.trials(self._spec.name) if not record.round]
+        if any(record.outcome is None for record in records if record.kind is TrialKind.RECIPE):
             return None
         self._combines_recipes = False
         stack = combined_winners(self._space, records)

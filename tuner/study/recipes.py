@@ -8,10 +8,11 @@ a prior, the recipes keep the order of their files, and those that won are then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
+from records.measured import reference_of
 from records.trials import Config, TrialKind, TrialRecord
 from search_spaces import ResolvedSpace, SpaceError
 from tuner.sampler.prior import Prediction, Prior
@@ -43,8 +44,8 @@ def most_recipes(trials: int) -> int:
 
 
 def order_recipes(spec: StudySpec, prior: Prior | None, most: int) -> list[Enqueued]:
-    """Return the recipes that a study measures, at most `most`; without a prior, one less for their combination."""
-    unpredicted = list(spec.recipes[: max(1, most - 1) if most else 0])
+    """Return the recipes that a study measures, at most `most`; without a prior, of three their combination is one."""
+    unpredicted = list(spec.recipes[: most - (most > 2)])
     reference = prior({}) if prior is not None and unpredicted else None
     if prior is None or reference is None or reference.values is None:
         return unpredicted
@@ -113,7 +114,7 @@ class _Predicted:
         _log.debug("%s: predicted score %s, constraints %s", dict(config), found, dict(prediction.constraints))
         if found is None or found < LEAST_SCORE:
             return None
-        return -sum(max(0.0, value) for value in prediction.constraints.values()), found
+        return _violation(prediction.constraints), found
 
 
 def _beats(one: Rank, other: Rank) -> bool:
@@ -139,19 +140,32 @@ def combined(space: ResolvedSpace, one: Enqueued, other: Enqueued) -> Enqueued |
     return None if space.violations(config) else Enqueued(f"{one.label}{AND}{other.label}", config)
 
 
-def combined_winners(space: ResolvedSpace, records: Iterable[TrialRecord]) -> Enqueued | None:
-    """Return the measured recipes that are better than the defaults, together; None for less than two."""
-    measured = [
-        (record.verdict.score, Enqueued((record.label or "").removeprefix(RECIPE), record.config))
+def combined_winners(space: ResolvedSpace, records: Sequence[TrialRecord]) -> Enqueued | None:
+    """Return the measured recipes that are better than the reference, together, the best first; None without two."""
+    reference = reference_of(records)
+    own = (0.0, 1.0) if reference is None else _measured(reference)
+    ranked = [
+        (rank, Enqueued((record.label or "").removeprefix(RECIPE), record.config))
         for record in records
-        if record.kind is TrialKind.RECIPE and record.verdict is not None and record.verdict.feasible
-        if record.verdict.score is not None and record.verdict.score >= LEAST_GAIN
+        if record.kind is TrialKind.RECIPE and (rank := _measured(record)) is not None
+        if own is None or _beats(rank, own)
     ]
-    if not measured:
+    ranked.sort(key=itemgetter(0), reverse=True)
+    together: list[Enqueued] = [recipe for _, recipe in ranked[:1]]
+    for _, recipe in ranked[1:]:
+        found = combined(space, together[-1], recipe)
+        together += [] if found is None else [found]
+    return together[-1] if len(together) > 1 else None
+
+
+def _measured(record: TrialRecord) -> Rank | None:
+    """Return the rank of a finished trial; None for one that failed or loses most of the score."""
+    verdict = record.verdict
+    if verdict is None or verdict.score is None or verdict.score < LEAST_SCORE:
         return None
-    measured.sort(key=lambda pair: pair[0], reverse=True)
-    best = measured[0][1]
-    stack = best
-    for _, each in measured[1:]:
-        stack = combined(space, stack, each) or stack
-    return None if stack is best else stack
+    return _violation(verdict.constraints), verdict.score
+
+
+def _violation(constraints: Mapping[str, float]) -> float:
+    """Return minus the sum of the violations; 0 if every SLO is met."""
+    return -sum(max(0.0, value) for value in constraints.values())
