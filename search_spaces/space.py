@@ -99,6 +99,8 @@ class ResolvedSpace:
             self.complete(recipe.config)
         except SpaceError as error:
             return str(error)
+        if self.is_reference(recipe.config):
+            return "these are the engine's defaults"
         return next((each.message for each in self.violations(recipe.config)), None)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
