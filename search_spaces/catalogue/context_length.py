@@ -21,6 +21,9 @@ _UNSCALED = (
 )
 """RoPE types whose factor does not lengthen `max_position_embeddings`."""
 _YARN = "yarn"
+_BY_FACTOR = ("linear", "dynamic")
+"""RoPE types whose table has factor × `max_position_embeddings` positions; `_OF_ORIGINAL`: × the original length."""
+_OF_ORIGINAL = (_YARN, "deepseek_yarn")
 _ORIGINAL = "original_max_position_embeddings"
 
 
@@ -61,6 +64,21 @@ def find_context_length(keys: Keys, name: str | None) -> ContextLength:
             factor = number(rope, "factor", 1.0)
     original = keys.count(_ORIGINAL) if is_long and keys.get(_ORIGINAL) is not None else None
     return ContextLength(int(declared * factor), yarn, original)
+
+
+def rotated_positions(keys: Keys) -> int:
+    """Return the positions of vLLM's tables of rotations, one table for each RoPE that the keys of a decoder declare.
+
+    A table has a row for each position, of as many numbers as a head has rotated ones (`get_rope` of vLLM).
+    """
+    text: Mapping[str, Any] = keys.given
+    declared = next((whole_number(text, key) for key in _KEYS if text.get(key) is not None), 0)
+    total = declared if text.get("rope_local_base_freq") is not None else 0
+    for rope in _ropes(text):
+        kind, factor = rope.get("rope_type") or rope.get("type"), number(rope, "factor", 1.0)
+        length = number(rope, _ORIGINAL, declared) if kind in _OF_ORIGINAL else declared
+        total += int(length * (factor if kind in (*_BY_FACTOR, *_OF_ORIGINAL) else 1.0))
+    return total
 
 
 def _ropes(text: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from search_spaces.catalogue.context_length import find_context_length
+from search_spaces.catalogue.context_length import find_context_length, rotated_positions
 from search_spaces.catalogue.decoder import (
     EXPERTS,
     HEADS,
@@ -38,7 +38,7 @@ from search_spaces.catalogue.formats import (
     stored_format,
 )
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
-from search_spaces.catalogue.model_config import Keys, NotUnderstood, Unread
+from search_spaces.catalogue.model_config import Keys, NotUnderstood, Unread, number
 from search_spaces.errors import SpaceError
 from search_spaces.yaml_file import read_regular_file
 
@@ -100,6 +100,7 @@ class ModelShape:
         default_context: tokens of the context without `--max-model-len`, where they are fewer; None: the longest.
         unread: what is not understood, by the key of config.json; None for a model that is read in full.
         bits: of a quantized checkpoint's weights by part; None: `stored_bits` in all layers.
+        rotations: numbers in the engine's tables of rotations, which are loaded with the weights.
     """
 
     layers: int
@@ -126,6 +127,7 @@ class ModelShape:
     decoder: tuple[LayerGroup, ...] | None = None
     beside: int = 0
     bits: PartBits | None = None
+    rotations: int = 0
 
     @cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
@@ -365,7 +367,12 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "dtype": str(next((each for each in dtypes if each), "float32")),
         "experts": experts if experts > 1 else 0,
         "draft_layers": _first(text, _DRAFT_LAYERS),
+        "rotations": rotated_positions(keys) * (keys.get("qk_rope_head_dim") or _rotated_dim(keys, heads)),
     }
+
+
+def _rotated_dim(keys: Keys, heads: int) -> int:
+    return int(head_dim_of(keys, heads) * number(keys.given, "partial_rotary_factor", 1.0))
 
 
 def _count_of_layers(keys: Keys) -> int:

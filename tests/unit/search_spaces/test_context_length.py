@@ -109,3 +109,27 @@ def test_the_space_offers_lengths_up_to_the_context(version: str, offered: bool)
     short = read(max_position_embeddings=8192, rope_scaling={**YARN, "original_max_position_embeddings": 8192})
     space = load_space("vllm").resolve(Context(hardware_named("t4"), version, model=short))
     assert space.contains({"max_model_len": 32768}) is offered
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers"),
+    [
+        ({}, 0),
+        # 32,768 positions × factor 8 × 128 numbers of a head
+        ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 33_554_432),
+        # Gemma 3 12B: (131,072 × 8 + 131,072 for the windows) × 256; vLLM 0.25.1 loads 0.56 GiB more than its weights
+        (
+            {
+                "max_position_embeddings": 131072,
+                "head_dim": 256,
+                "rope_local_base_freq": 10000.0,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+            301_989_888,
+        ),
+        # 32,768 × 4 × half of a head
+        ({"rope_scaling": YARN, "partial_rotary_factor": 0.5}, 8_388_608),
+    ],
+)
+def test_tables_of_rotations(change: dict[str, Any], numbers: int) -> None:
+    assert read(**change).rotations == numbers

@@ -129,13 +129,14 @@ def find_weights(
     copies = sum(
         group.count * group.mixer.absorbed for group in model.groups if isinstance(group.mixer, LatentAttention)
     )
+    beside = 2 * (model.weights_beside + model.rotations)
     return Weights(
         linear=model.linear_weights - sum(each.layers * each.mlp.count * each.of_one for each in experts),
         linear_bytes=linear_bytes,
         experts=experts,
         head=head,
         head_bytes=2.0 * head,
-        resident_bytes=linear_bytes + expert_bytes + 2 * model.weights_beside + (2 * copies if quantization else 0),
+        resident_bytes=linear_bytes + expert_bytes + beside + (2 * copies if quantization else 0),
         arithmetic=arithmetic,
         kernels=kernels,
         expert_arithmetic=expert_arithmetic,
