@@ -410,8 +410,7 @@ def test_an_open_follower_waits_for_a_database_that_is_restarted(uri: str) -> No
             assert store.unsynced() == []
 
 
-def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
-    uri = embedded_uri(tmp_path)
+def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, uri: str) -> None:
     command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow"]
     with subprocess.Popen(
         command,
@@ -526,7 +525,8 @@ RATIO = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 3}
 CONCLUSION: dict[str, Any] = {
     "winner": 3,
     "keep_defaults": False,
-    "reason": "trial 3 is better than the defaults beyond the noise",
+    "reference": 1,
+    "reason": "trial 3 is better than the baseline beyond the noise",
     "contenders": [
         {"number": 3, "score": RATIO, "metrics": {"output_throughput": RATIO}, "disqualified": None},
         {"number": 4, "score": None, "metrics": {}, "disqualified": "missed p99_tpot_ms<50 in round 2 (60)"},
@@ -560,9 +560,9 @@ def study(**changes: Any) -> StudyRecord:
 
 def test_it_has_the_verdict_the_finalists_and_the_flag_effects() -> None:
     assert (note_of(study()) or "").replace("\N{NO-BREAK SPACE}", " ").splitlines() == [
-        "**trial 3 is better than the defaults beyond the noise**",
+        "**trial 3 is better than the baseline beyond the noise**",
         "",
-        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
+        "Finalists relative to #1, as ratios [95 % confidence interval]; 1 means equal:",
         "",
         "|  | score | output_throughput | disqualified |",
         "| --- | --- | --- | --- |",
