@@ -54,20 +54,6 @@ def store(url: str) -> Iterator[Store]:
     store.close()
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: its migrations take seconds, so they run once."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    mlflow.MlflowClient(tracking_uri=embedded_uri(folder)).search_experiments(max_results=1)
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def uri(tmp_path: Path, migrated: Path) -> str:
-    (tmp_path / "mlflow.db").write_bytes(migrated.read_bytes())
-    return embedded_uri(tmp_path)
-
-
 def finish(store: Store, number: int, outcome: TrialOutcome, round: int = 0, score: float | None = 1.25) -> None:
     kind = TrialKind.CONFIRM if round else TrialKind.SEARCH
     store.add_trial(samples.pending(number, round, "demo $(x)", kind))
@@ -153,7 +139,8 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
     assert stored.samefile(folder / "server.log"), "it is stored once"
     fetched = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path="server.log", tracking_uri=uri)
     assert Path(fetched).read_text() == "server.log"
-    assert store.synced_run("demo $(x)", 7) == run.info.run_id
+    assert store.unsynced() == []
+    store.mark_synced("demo $(x)", 7, 0, run.info.run_id)  # refuses any other run
     assert store.study_run("demo $(x)") == parent.info.run_id
 
 
