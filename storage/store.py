@@ -335,12 +335,6 @@ class Store(Transactions):
             raise StorageError(f"{trial_text(study, number, round)} is already synced as run {present}")
 
     @reading
-    def synced_run(self, session: Session, study: str, number: int, round: int = 0) -> str | None:
-        """Return the id of the MLflow run that a trial is marked with; None if it is not marked."""
-        query = select(SYNCS.c.run_id).join(TRIALS, TRIALS.c.id == SYNCS.c.trial_id)
-        return session.scalar(query.where(is_trial(session, study, number, round)))
-
-    @reading
     def study_run(self, session: Session, study: str) -> str | None:
         """Return the id of the study's parent run in MLflow; None if it has none yet."""
         run_id: str | None = existing_study(session, study, STUDIES.c.mlflow_run).mlflow_run

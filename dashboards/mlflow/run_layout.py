@@ -102,7 +102,7 @@ def note_of(study: StudyRecord) -> str | None:
     parts = [f"**{escaped(conclusion['reason'])}**"]
     if study.provenance is Provenance.SIMULATED:
         parts.insert(0, "Simulated, not measured: every number is a prediction of the simulator.")
-    parts += _finalists(conclusion.get("contenders", ()))
+    parts += _finalists(conclusion.get("contenders", ()), conclusion.get("reference"))
     parts += _flag_effects(conclusion.get("winner"), study.flag_effects)
     if lines := conclusion.get("would_help"):
         parts += [
@@ -112,7 +112,7 @@ def note_of(study: StudyRecord) -> str | None:
     return "\n\n".join(parts)
 
 
-def _finalists(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
+def _finalists(contenders: Sequence[Mapping[str, Any]], reference: int | None) -> list[str]:
     if not contenders:
         return []
     metrics = list(dict.fromkeys(name for contender in contenders for name in contender["metrics"]))
@@ -125,8 +125,9 @@ def _finalists(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
         for contender in contenders
     ]
+    against = "the reference" if reference is None else f"#{reference}"
     return [
-        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
+        f"Finalists relative to {against}, as ratios [95 % confidence interval]; 1 means equal:",
         _table(["", "score", *metrics, "disqualified"], rows),
     ]
 

@@ -1,6 +1,7 @@
 """The commands that ask a service: submit, watch, status, logs, stop, cancel, resume, token."""
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests import store_samples as samples
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.served import DRIVER, Served, serving
 from tuner.client.client import Client
+from tuner.client.replies import StudyEvent
 
 CONFIG = {"max_num_seqs": 64}
 OPENED = {
@@ -209,6 +211,29 @@ def test_ctrl_c_only_stops_watching(served: Served, folder: Path, monkeypatch: p
     found = served.service.submission("goes-on")
     assert found is not None
     assert found.state is SubmissionState.QUEUED
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_that_python_drops_stops_watching_at_the_next_event(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InFinalizer:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    events = Client.events
+
+    def interrupted(self: Client, id: str) -> Iterator[StudyEvent]:
+        for event in events(self, id):
+            InFinalizer()
+            yield event
+            pytest.fail("it watches on")
+
+    monkeypatch.setattr(Client, "events", interrupted)
+    served.submit("dropped")
+    printed = watch(folder, "dropped")
+    assert (printed.code, printed.out) == (130, "")
+    assert "stopped watching; the study goes on, `tuner watch dropped` watches it again" in printed.err
 
 
 def test_status_lists_and_shows(served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,7 +336,7 @@ class DeleteContract(ServiceFixture):
         else:
             assert len(tables.trials("s")) == 3
         assert (tables.trials("t"), tables.failed_attempts("t")) == others
-        assert tables.synced_run("t", 1) == "run of t"
+        tables.mark_synced("t", 1, 0, "run of t")  # refuses any other run
         tables.close()
 
     def test_a_study_that_does_not_exist_is_no_error(self, store: ServiceStore) -> None:

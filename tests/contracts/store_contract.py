@@ -333,10 +333,8 @@ class OutboxContract(StoreFixture):
             begun.mark_synced("s", 0, 0, "r")
         begun.finish_trial("s", 0, 0, samples.success(), None)
         assert [trial.outcome for trial in begun.unsynced("s")] == [samples.success()]
-        assert begun.synced_run("s", 0, 0) is None
         begun.mark_synced("s", 0, 0, "r")
         assert begun.unsynced("s") == []
-        assert begun.synced_run("s", 0, 0) == "r"
 
     def test_finished_and_synced_trials_of_a_study_are_counted(self, begun: Store) -> None:
         begun.create_study(samples.study("t"))

@@ -36,6 +36,22 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
+def remembered_interrupts() -> Iterator[threading.Event]:
+    """Set the event at Ctrl-C, too: Python drops its KeyboardInterrupt in a finalizer, or while an import is locked."""
+    interrupted = threading.Event()
+
+    def interrupt(number: int, _: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that the command ends the programs that it started."""
 

@@ -46,8 +46,8 @@ class Program:
     """The program that a deployment starts.
 
     Attributes:
-        kind: name of the engine, in a study.
-        engine: name of the engine, in texts.
+        engine: `EngineKind.name`, the engine in a study.
+        title: `EngineKind.title`, or the name of the user's program; in texts.
         name: of the executable.
         subcommand: the first arguments.
         variable: environment variable that names another executable.
@@ -62,8 +62,8 @@ class Program:
         version: the shell function `installed_version` of a script, which prints the version of what is installed.
     """
 
-    kind: str
     engine: str
+    title: str
     name: str
     subcommand: tuple[str, ...]
     variable: str

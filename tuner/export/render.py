@@ -78,7 +78,7 @@ def program_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
         "PADDED": lambda: f"{program.variable:<18}",
         "PADDEDKEY": lambda: f"{program.key_variable:<18}",
         "KEY": lambda: program.key_variable,
-        "ENGINE": lambda: program.engine,
+        "ENGINE": lambda: program.title,
         **own,
     }
 
@@ -96,7 +96,7 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
     if script.options is not None:
         parts = {"OPTIONS": script.options, "VARIABLE": program.variable, "FLAG": FILE_FLAG}
         arranged = re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], _ARRANGED_OPTIONS).rstrip("\n")
-    reads_key = f", which {program.engine} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
+    reads_key = f", which {program.title} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
     return {
         "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
         "LAUNCHER": lambda: "".join(
@@ -217,7 +217,7 @@ def _required(script: ServeScript) -> str:
 
 
 def _header(script: ServeScript) -> str:
-    engine = script.program.engine
+    engine = script.program.title
     usage = "--help shows the usage, --verify measures the server again."
     title = f"Starts the {engine} server of a tuner study. {usage}"
     needed = (("needs", line) for line in installed_notes(Deployment(script)))

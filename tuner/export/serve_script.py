@@ -117,7 +117,7 @@ class ServeScript:
     @property
     def nodes(self) -> int:
         """The nodes over which the trial's server ran, with a rank on each; such a script starts one rank."""
-        return nodes_in(self.argv) if self.program.kind == VLLM else 1
+        return nodes_in(self.argv) if self.program.engine == VLLM else 1
 
     @property
     def card(self) -> str:
@@ -207,7 +207,7 @@ def header_rows(script: ServeScript) -> list[tuple[str, str]]:
         *([] if script.answers is None else [("answers", script.answers)]),
         *(("missed", line) for line in script.missed),
         *(("flags", line) for line in script.flag_effects),
-        (script.program.engine, script.vllm_version + (f" ({script.executable})" if script.executable else "")),
+        (script.program.title, script.vllm_version + (f" ({script.executable})" if script.executable else "")),
         ("GPU", script.device),
         *([("driver", " ".join(script.drivers))] if script.drivers else []),
         ("date", script.date.isoformat()),

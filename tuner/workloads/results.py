@@ -76,11 +76,6 @@ class RequestRecord:
         """When the request should start: the scheduled time, or the time of sending in a closed loop."""
         return self.sent_s if self.due_s is None else self.due_s
 
-    @property
-    def lateness_s(self) -> float | None:
-        """Seconds from the scheduled time to sending; None in a closed loop and for a request that was not sent."""
-        return None if self.due_s is None or self.sent_s is None else self.sent_s - self.due_s
-
     def latencies_ms(self, since_sent: bool = False) -> dict[str, float]:
         """Return `ttft`, `tpot` and `e2el` in ms, each if it is known.
 

@@ -54,20 +54,6 @@ def store(url: str) -> Iterator[Store]:
     store.close()
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: its migrations take seconds, so they run once."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    mlflow.MlflowClient(tracking_uri=embedded_uri(folder)).search_experiments(max_results=1)
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def uri(tmp_path: Path, migrated: Path) -> str:
-    (tmp_path / "mlflow.db").write_bytes(migrated.read_bytes())
-    return embedded_uri(tmp_path)
-
-
 def finish(store: Store, number: int, outcome: TrialOutcome, round: int = 0, score: float | None = 1.25) -> None:
     kind = TrialKind.CONFIRM if round else TrialKind.SEARCH
     store.add_trial(samples.pending(number, round, "demo $(x)", kind))
@@ -153,7 +139,8 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
     assert stored.samefile(folder / "server.log"), "it is stored once"
     fetched = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path="server.log", tracking_uri=uri)
     assert Path(fetched).read_text() == "server.log"
-    assert store.synced_run("demo $(x)", 7) == run.info.run_id
+    assert store.unsynced() == []
+    store.mark_synced("demo $(x)", 7, 0, run.info.run_id)  # refuses any other run
     assert store.study_run("demo $(x)") == parent.info.run_id
 
 
@@ -410,8 +397,7 @@ def test_an_open_follower_waits_for_a_database_that_is_restarted(uri: str) -> No
             assert store.unsynced() == []
 
 
-def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
-    uri = embedded_uri(tmp_path)
+def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, uri: str) -> None:
     command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow"]
     with subprocess.Popen(
         command,
@@ -526,7 +512,8 @@ RATIO = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 3}
 CONCLUSION: dict[str, Any] = {
     "winner": 3,
     "keep_defaults": False,
-    "reason": "trial 3 is better than the defaults beyond the noise",
+    "reference": 1,
+    "reason": "trial 3 is better than the baseline beyond the noise",
     "contenders": [
         {"number": 3, "score": RATIO, "metrics": {"output_throughput": RATIO}, "disqualified": None},
         {"number": 4, "score": None, "metrics": {}, "disqualified": "missed p99_tpot_ms<50 in round 2 (60)"},
@@ -560,9 +547,9 @@ def study(**changes: Any) -> StudyRecord:
 
 def test_it_has_the_verdict_the_finalists_and_the_flag_effects() -> None:
     assert (note_of(study()) or "").replace("\N{NO-BREAK SPACE}", " ").splitlines() == [
-        "**trial 3 is better than the defaults beyond the noise**",
+        "**trial 3 is better than the baseline beyond the noise**",
         "",
-        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
+        "Finalists relative to #1, as ratios [95 % confidence interval]; 1 means equal:",
         "",
         "|  | score | output_throughput | disqualified |",
         "| --- | --- | --- | --- |",

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlflow
+import pytest
 
 from dashboards.mlflow.follower import SyncReport, sync_to_mlflow
-from dashboards.mlflow.ui import embedded_uri
 from dashboards.plots.pictures import study_pictures, trial_pictures
 from records.trials import StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from storage.store import open_store
@@ -89,8 +89,9 @@ def test_the_pictures_of_a_study_follow_from_its_facts_and_conclusion() -> None:
     assert [round(each, 9) for each in (*flags.error_x.array, *flags.error_x.arrayminus)] == [0.1, 0.0, 0.1, 0.0]
 
 
-def test_the_follower_logs_pictures_once(tmp_path: Path) -> None:
-    url, uri = f"sqlite:///{tmp_path / 'tuner.db'}", embedded_uri(tmp_path)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_the_follower_logs_pictures_once(tmp_path: Path, uri: str) -> None:
+    url = f"sqlite:///{tmp_path / 'tuner.db'}"
     store = open_store(url)
     store.create_study(study())
     finished = trial(0, 0.5, 1.0)
@@ -103,10 +104,11 @@ def test_the_follower_logs_pictures_once(tmp_path: Path) -> None:
         assert sync_to_mlflow(url, None, uri) == SyncReport()
 
     client = mlflow.MlflowClient(tracking_uri=uri)
-    run, parent = store.synced_run("demo $(x)$", 0), store.study_run("demo $(x)$")
+    parent = store.study_run("demo $(x)$")
     store.close()
-    assert run is not None
     assert parent is not None
+    experiment = client.get_run(parent).info.experiment_id
+    [run] = [each.info.run_id for each in client.search_runs([experiment]) if each.info.run_id != parent]
     drawn = {file.path: file.file_size or 0 for file in client.list_artifacts(run, "pictures")}
     assert {*drawn} == {"pictures/requests.html", "pictures/server.html", "pictures/rate.html"}
     assert max(drawn.values()) < 100_000  # Plotly's script, 4.8 MB, is not in each

@@ -72,8 +72,8 @@ def refusal(form: str, drawn: Winner) -> str | None:
     number = instances_of(drawn.flags)
     if form in ANY_ENGINE:
         return None
-    if drawn.program.kind != VLLM:
-        return f"for vLLM's servers only, and the study ran {drawn.program.engine}"
+    if drawn.program.engine != VLLM:
+        return f"for vLLM's servers only, and the study ran {drawn.program.title}"
     if form not in CONTAINERS:
         return f"the flags of one server, and this trial has {number} behind a router" if number > 1 else None
     if "lmcache" in drawn.flags:

@@ -75,12 +75,13 @@ def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[s
 
 
 def idle(folder: Path) -> Path:
-    """Return a folder for the PATH of a machine with so many processors that it is never loaded."""
-    program = folder / "idle" / "getconf"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text("#!/bin/sh\necho 9999\n")
-    program.chmod(0o755)
-    return program.parent
+    """Return a folder for the PATH of a machine that is never loaded, and whose waits between two looks are short."""
+    programs = folder / "idle"
+    programs.mkdir(exist_ok=True)
+    for name, text in (("getconf", "echo 9999"), ("sleep", "exec /bin/sleep 0.02")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    return programs
 
 
 def verify(script: ServeScript, folder: Path, *more: str, **behaviour: Any) -> subprocess.CompletedProcess[str]:

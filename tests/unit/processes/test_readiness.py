@@ -133,36 +133,36 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    ("parts", "problem"),
+    ("parts", "deadline_s", "problem"),
     [
-        ((HEAD, TRICKLE), "/health: no whole answer within"),
-        ((HEAD, ENDLESS), "/health: more than 1048576 bytes"),
-        ((HEAD[:-2], TRICKLE), "/health: no whole answer within"),
+        ((HEAD, TRICKLE), 0.8, "/health: no whole answer within"),
+        ((HEAD, ENDLESS), 2.5, "/health: more than 1048576 bytes"),
+        ((HEAD[:-2], TRICKLE), 0.8, "/health: no whole answer within"),
     ],
 )
 def test_an_answer_without_an_end_does_not_outlive_the_deadline(
-    starter: Starter, monkeypatch: pytest.MonkeyPatch, parts: tuple[Part, ...], problem: str
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, parts: tuple[Part, ...], deadline_s: float, problem: str
 ) -> None:
     monkeypatch.setattr(psutil, "net_connections", lambda **_: [])  # the server belongs to this process
     with answering(*parts) as port:
         begun = time.monotonic()
-        failure = _failure(starter("/bin/sleep", "60"), port, deadline_s=2.5)
+        failure = _failure(starter("/bin/sleep", "60"), port, deadline_s=deadline_s)
         assert time.monotonic() - begun < 30
     assert failure.kind is FailureKind.STARTUP_TIMEOUT
-    assert failure.message.startswith(f"the server was not ready after 2.5 s: {problem}")
+    assert failure.message.startswith(f"the server was not ready after {deadline_s} s: {problem}")
 
 
 def test_a_request_that_the_deadline_cuts_short_does_not_hide_the_problem(
     starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(host: str, port: int, path: str, timeout_s: float) -> Reply:
-        return Reply(None, problem="more than 1048576 bytes" if timeout_s == 1.0 else "no whole answer")
+        return Reply(None, problem="more than 1048576 bytes" if timeout_s == 0.5 else "no whole answer")
 
-    monkeypatch.setattr(readiness, "_REQUEST_S", 1.0)
+    monkeypatch.setattr(readiness, "_REQUEST_S", 0.5)
     monkeypatch.setattr(readiness, "get_local", answer)
     monkeypatch.setattr(readiness, "_prove_ownership", lambda *_: True)
-    failure = _failure(starter("/bin/sleep", "60"), 1, deadline_s=1.5)
-    assert failure.message == "the server was not ready after 1.5 s: /health: more than 1048576 bytes"
+    failure = _failure(starter("/bin/sleep", "60"), 1, deadline_s=0.8)
+    assert failure.message == "the server was not ready after 0.8 s: /health: more than 1048576 bytes"
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"5", b'{"data": [{"id": 5}]}', b'{"data": 5}', b"\xff"])

@@ -166,14 +166,12 @@ def request(index: int, **fields: Any) -> RequestRecord:
 
 def test_latencies_count_from_the_scheduled_time() -> None:
     record = request(3)
-    assert record.lateness_s == pytest.approx(0.5)
     assert record.latencies_ms() == pytest.approx({"ttft": 1500.0, "tpot": 100.0, "e2el": 1900.0})
     assert record.latencies_ms(since_sent=True) == pytest.approx({"ttft": 1000.0, "tpot": 100.0, "e2el": 1400.0})
 
 
 def test_in_a_closed_loop_latencies_count_from_sending() -> None:
     record = request(3, due_s=None)
-    assert record.lateness_s is None
     assert record.latencies_ms()["ttft"] == pytest.approx(1000.0)
 
 
@@ -181,7 +179,6 @@ def test_latencies_without_their_events_are_absent() -> None:
     assert request(0, status=FAILED, end_s=9.0).latencies_ms() == pytest.approx({"ttft": 1500.0})
     assert request(0, status=FAILED, first_token_s=None).latencies_ms() == {}
     assert "tpot" not in request(0, output_tokens=1, gaps_s=()).latencies_ms()
-    assert request(0, status=RequestStatus.NOT_SENT, sent_s=None).lateness_s is None
 
 
 def test_the_stable_middle_of_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:

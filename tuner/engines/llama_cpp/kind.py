@@ -23,8 +23,8 @@ def _sampling(temperature: float) -> tuple[str, ...]:
 
 
 PROGRAM = Program(
-    kind="llama.cpp",
     engine="llama.cpp",
+    title="llama.cpp",
     name="llama-server",
     subcommand=(),
     variable="LLAMA_SERVER",

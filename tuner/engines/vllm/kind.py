@@ -33,8 +33,8 @@ def _sampling(temperature: float) -> tuple[str, ...]:
 
 
 PROGRAM = Program(
-    kind="vllm",
-    engine="vLLM",
+    engine="vllm",
+    title="vLLM",
     name="vllm",
     subcommand=("serve",),
     variable="VLLM",

@@ -10,7 +10,7 @@ from tuner.export.quoting import quoted_text, quoted_within
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return a script of one line; `stem` is not used."""
-    title = f"Starts the {deployment.script.program.engine} server of a tuner study: one line for bash."
+    title = f"Starts the {deployment.script.program.title} server of a tuner study: one line for bash."
     head = heading(deployment, title, installed_notes(deployment))
     return (File(f"#!/usr/bin/env bash\n{head}{command_line(deployment)}\n", mode=0o700),)
 

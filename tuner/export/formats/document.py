@@ -36,7 +36,7 @@ _INSTALL = (
 
 def packages_of(deployment: Deployment) -> tuple[str, ...]:
     """Return what `pip install` needs beside vLLM for the server's flags."""
-    if deployment.script.program.kind != VLLM:
+    if deployment.script.program.engine != VLLM:
         return ()
     words = one_spelling(deployment.flag_words)
     drafts: Any = object_of("--speculative-config", words)

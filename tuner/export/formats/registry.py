@@ -108,9 +108,9 @@ def write_deployment(
         OSError: if a file cannot be written.
     """
     program = deployment.script.program
-    if not chosen.any_engine and program.kind != VLLM:
+    if not chosen.any_engine and program.engine != VLLM:
         able = ", ".join([SCRIPT, *(name for name, each in formats().items() if each.any_engine)])
-        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {program.engine}"
+        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {program.title}"
         raise SettingError("format", None, rule, f"choose one of {able}")
     if deployment.script.nodes > 1:
         rule = f"{chosen.what}: for one machine only, and the server of this trial ran on {deployment.script.nodes}"

@@ -23,7 +23,7 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
         SettingError: for a variable that a unit cannot set.
     """
     stem = stem if _UNIT_NAME.fullmatch(stem) else deployment.name
-    title = f"systemd unit of the {deployment.script.program.engine} server of a tuner study."
+    title = f"systemd unit of the {deployment.script.program.title} server of a tuner study."
     notes = [f"start it: cp {stem}.service /etc/systemd/system/ && systemctl enable --now {stem}"]
     if deployment.references:
         lines = ", ".join(f"{name}=…" for name in sorted(deployment.references))
@@ -66,7 +66,7 @@ def _bytes(character: str) -> str:
 
 
 def _unit(deployment: Deployment) -> list[str]:
-    engine = deployment.script.program.engine
+    engine = deployment.script.program.title
     description = f"{engine} server of tuner study {deployment.study}, trial {deployment.trial}"
     printable = "".join(c if c.isprintable() and c != "\\" else "?" for c in description).replace("%", "%%")
     return [
@@ -87,7 +87,7 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
             raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
     cache = f"/var/cache/{stem}"
     caches = {"HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
-    own = {"HOME": cache, **(caches if deployment.script.program.kind == VLLM else {})}
+    own = {"HOME": cache, **(caches if deployment.script.program.engine == VLLM else {})}
     plain = {**deployment.script.launcher_variables, **plain}
     return [
         "[Service]",

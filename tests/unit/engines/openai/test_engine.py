@@ -192,7 +192,7 @@ def test_the_last_key_of_a_command_is_the_one_that_clients_send(words: tuple[str
 def test_a_program_of_a_command_keeps_the_placeholders_of_its_address() -> None:
     program = program_of("openai", ("/opt/serve.sh", "{model}", "{flags}", "{port}"))
     words = program.words("m", "m", ("--a", "1"))
-    assert (program.name, program.engine) == ("serve.sh", "serve.sh")
+    assert (program.name, program.title) == ("serve.sh", "serve.sh")
     assert words == ("m", "--a", "1", "{port}")
     assert program.listening(words, "0.0.0.0", 81) == ("m", "--a", "1", "81")
     assert program.on_default_port(words) == ("m", "--a", "1", "8000")

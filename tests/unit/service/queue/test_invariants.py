@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.service.queue.views import HOUR_S, NOW_S, devices
+from tests.unit.service.queue.views import HOUR_S, NOW_S, devices, runs, used, view, waits
 from tuner.service.queue.policy import decide
 from tuner.service.queue.rules import MOST_PASSED_S, TRIALS_A_START, YIELD_AFTER_S
-from tuner.service.queue.view import Decisions, OwnerShare, QueueView, Running, Waiting
+from tuner.service.queue.view import Decisions, OwnerShare, QueueView, Running, Start, Waiting
 
 ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=400)
 OWNERS = ("ann", "bob", "eve", "max")
@@ -204,13 +204,8 @@ def test_what_holds_for_every_view(view: QueueView, random: Random) -> None:
     order_of_the_input_does_not_matter(view, decisions, random)
 
 
-@ANY_PACE
-@given(views())
-def test_a_second_decision_at_the_same_time_changes_nothing(view: QueueView) -> None:
-    """A start sets three trials of the week's quota aside and a run one, so there is no such quota here."""
-    owners = {name: replace(share, gpu_hours_a_week=None) for name, share in view.owners.items()}
-    view = replace(view, owners=owners)
-    decisions = decide(view)
+def after(view: QueueView, decisions: Decisions) -> QueueView:
+    """Return the view at the same time with the decisions carried out."""
     started = [
         Running(name, each.owner, each.kind, start.devices, NOW_S, trial_s=each.trial_s)
         for start in decisions.starts
@@ -218,5 +213,38 @@ def test_a_second_decision_at_the_same_time_changes_nothing(view: QueueView) -> 
     ]
     running = [replace(run, leaving=run.leaving or run.id in decisions.yields) for run in view.running]
     waiting = tuple(each for each in view.waiting if each.id in decisions.waits)
-    again = decide(replace(view, waiting=waiting, running=(*running, *started)))
-    assert (again.starts, again.yields) == ((), ())
+    return replace(view, waiting=waiting, running=(*running, *started))
+
+
+@ANY_PACE
+@given(views())
+def test_decisions_at_the_same_time_settle(view: QueueView) -> None:
+    """A start raises its owner's score, so the next decision may ask another study of that owner, but not this one.
+
+    A start sets three trials of the week's quota aside and a run one, so there is no such quota here.
+    """
+    owners = {name: replace(share, gpu_hours_a_week=None) for name, share in view.owners.items()}
+    view = replace(view, owners=owners)
+    started: set[str] = set()
+    for _ in range(3):
+        decisions = decide(view)
+        started |= {start.id for start in decisions.starts}
+        assert not started & set(decisions.yields)
+        view = after(view, decisions)
+    last = decide(view)
+    assert (last.starts, last.yields) == ((), ())
+
+
+def test_a_start_lets_the_next_decision_ask_an_older_study_of_its_owner() -> None:
+    """Bob needs two devices, and his score with them is 1200.
+
+    Before the start, Ann without her three devices has 0 and would be next. With the fourth device, 600 by the weight
+    0.5 make 1200 of hers, and the older study yields.
+    """
+    first = view([waits("ann-new"), waits("bob-two", 2, 2)], [runs("ann-old", (0, 1, 2))], {"ann": used(0, 0.5)})
+    decisions = decide(first)
+    assert (decisions.starts, decisions.yields) == ((Start("ann-new", ("h200-3",)),), ())
+    second = after(first, decisions)
+    assert (decide(second).starts, decide(second).yields) == ((), ("ann-old",))
+    third = after(second, decide(second))
+    assert (decide(third).starts, decide(third).yields) == ((), ())
