@@ -276,6 +276,10 @@ class LayerGroup:
         parts = (self.mixer, self.mlp)
         return self.count * sum(part.weights(hidden) for part in parts if part is not None)
 
+    def times(self, copies: int) -> LayerGroup:
+        """Return so many times as many of these layers."""
+        return LayerGroup(self.count * copies, self.mixer, self.mlp)
+
     def of_tensor(self, gpus: int) -> LayerGroup:
         """Return one GPU's part under tensor parallelism."""
         mixer = None if self.mixer is None else self.mixer.of_tensor(gpus)

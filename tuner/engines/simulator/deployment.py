@@ -329,9 +329,10 @@ def _noise_factor(seed: int, share: float) -> float:
 
 def _require_even_parts(config: ServeConfig) -> None:
     """Fail if the model's MLP or key-value heads cannot be split over the GPUs, as vLLM's workers do."""
-    line = uneven_part(config.model, config.parallel)
-    if line is not None:
-        raise StartFailed(line, FailureKind.ENGINE_CRASH)
+    for each in (config, config.draft):
+        line = None if each is None else uneven_part(each.model, each.parallel)
+        if line is not None:
+            raise StartFailed(line, FailureKind.ENGINE_CRASH)
 
 
 def _require_output_format(config: ServeConfig) -> None:

@@ -79,6 +79,7 @@ class Parameters:
     triton_first_use_s: float
     ngram_draft_us: float
     suffix_draft_us: float
+    draft_pass_us: float
     request_us: float
     connect_us: float
     prompt_token_us: float
@@ -91,6 +92,9 @@ class Parameters:
     loop_onset_tokens: float
     free_acceptance: float
     loop_acceptance: float
+    mtp_acceptance: float
+    eagle_acceptance: float
+    draft_model_acceptance: float
     start_s: float
     import_s: float
     load_gibs: float

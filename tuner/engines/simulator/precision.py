@@ -34,6 +34,9 @@ _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 """Methods that vLLM has from 0.25 on."""
 _FP8_CHECKPOINTS = ("fp8", "modelopt", "compressed-tensors", "fbgemm_fp8")
 """Methods of checkpoints whose weights and activations are multiplied as 8-bit floats, by the kernels of `fp8`."""
+NVFP4 = "nvfp4"
+"""The method of checkpoints with 4-bit floats and scales for 16 of them, whatever tool wrote them."""
+_NVFP4_CHECKPOINTS = ("modelopt", "modelopt_fp4", "compressed-tensors")
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 """Methods that quantize a 16-bit checkpoint while it is loaded; the others need a quantized checkpoint."""
 
@@ -104,6 +107,8 @@ def find_quantization(
         and method == checkpoint
     ):
         return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
+    if checkpoint in _NVFP4_CHECKPOINTS and method == checkpoint and _is_nvfp4(model):
+        return NVFP4, 4
     if method not in _METHODS:
         raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
     if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
@@ -131,6 +136,10 @@ def find_quantization(
             f"torch.{dtype} is not supported for quantization method {method}. Supported dtypes: [torch.float16]"
         )
     return method, bits if checkpoint is None or model.weight_bits is None else model.weight_bits
+
+
+def _is_nvfp4(model: ModelShape) -> bool:
+    return model.weight_bits == 4 and model.weight_type in ("float", None) and (model.activation_bits or 4) == 4
 
 
 def chooses_same_experts(load_format: str | None, quantization: str | None, model: ModelShape) -> bool:

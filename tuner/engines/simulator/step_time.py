@@ -14,11 +14,15 @@ On the card, kernels run one after another:
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
   a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
-  In a step with prompts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer of
-  reading and comparing.
+  In a step with prompts or drafts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer
+  of reading and comparing. Each tile has one multiprocessor, so that few drafted sequences with long contexts leave
+  most of the card idle (`mha_varlen_fwd` splits contexts for single tokens only).
 - A recurrent layer reads and writes the state of each sequence, and its scan works on each token.
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
-- Sampling: passes over the logits of each sampled token.
+- Sampling: passes over the logits of each sampled token, and of each draft token that is checked.
+- Drafts that are computed: with k draft tokens, a pass over all tokens of the step and k - 1 passes over one token of
+  each sequence, each with the equations above for the draft's layers and the head (`speculation.py`). A sequence whose
+  draft is checked reads its context once, compares it with each of its tokens, and writes a state for each.
 
 The host prepares the step and launches it:
 
@@ -79,7 +83,7 @@ from dataclasses import dataclass
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
 from tuner.engines.simulator.cuda_graphs import LaunchMode
-from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, find_weights
+from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, configured_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
@@ -214,6 +218,8 @@ class AttentionTime:
     Attributes:
         reading: by window in tokens (None: all), seconds for a token of KV cache that decodes read in these layers.
         mixed: the same in a step with prompts, where FlashAttention 2 does not put the heads of a group into one tile.
+        alone: by window, seconds for a token of KV cache that a drafted sequence reads, if each of its heads has one
+            multiprocessor: FlashAttention 2 divides a long context among several for single tokens only.
         comparing: by window, seconds for a pair of tokens of prefills.
         state: seconds for a sequence whose state is read and written.
         scan: seconds for a token of prefills in recurrent layers.
@@ -235,7 +241,9 @@ class AttentionTime:
         self.reading: dict[int | None, float] = {}
         self.mixed: dict[int | None, float] = {}
         self.comparing: dict[int | None, float] = {}
+        self._latent: list[tuple[int | None, float, float]] = []
         self.state = self.scan = 0.0
+        self.alone: dict[int | None, float] = {}
         tile = parameters.flash_attn_2_tile_tokens if kernels == "FLASH_ATTN_2" else 0.0
         for group in config.shard.groups:
             mixer = group.mixer
@@ -245,12 +253,15 @@ class AttentionTime:
             elif isinstance(mixer, LatentAttention):
                 read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
                 compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share)
-                self._add(mixer.top, group.count * math.hypot(read, compared), 0.0)
+                self._latent.append((mixer.top, group.count * read, group.count * compared))
                 self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
                 read *= scaling / (bandwidth * share * narrow)
-                self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower, tile)
+                compared = group.count * mixer.pair_flops / comparing * slower
+                self._add(mixer.window, group.count * read, compared, tile)
+                alone = tile * compared * (card.multiprocessors or 0) / mixer.heads
+                self.alone[mixer.window] = self.alone.get(mixer.window, 0.0) + alone
 
     def _add(self, window: int | None, reading: float, comparing: float, tile: float = 0.0) -> None:
         self.mixed[window] = self.mixed.get(window, 0.0) + max(reading, tile * comparing)
@@ -259,19 +270,27 @@ class AttentionTime:
 
     def seconds(self, step: Step) -> float:
         """Return the seconds of a step."""
-        total = 0.0
-        for window, reading in (self.reading if step.decodes_only else self.mixed).items():
+        total, decoding = 0.0, step.drafting or step.decode
+        for window, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
             context: float = step.context
             pairs = step.pairs
             if window is not None:
-                context, pairs = min(context, step.decode * window), min(pairs, step.prefill * window)
-            total += reading * context + self.comparing[window] * pairs
-        return total + self.state * step.sequences + self.scan * step.prefill
+                context, pairs = min(context, decoding * window), min(pairs, step.prefill * window)
+            longest = self.alone.get(window, 0.0) * context / decoding if step.drafting and step.decodes_only else 0.0
+            total += max(reading * context, longest) + self.comparing[window] * pairs
+        checked = step.decode / decoding if decoding else 1.0
+        for top, read, compared in self._latent:
+            context = step.context if top is None else min(step.context, decoding * top)
+            total += context * math.hypot(read, compared * checked)
+        states = step.sequences + (step.decode - decoding) / 2
+        return total + self.state * states + self.scan * step.prefill
 
 
 _CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
 COMMUNICATION = "communication"
 """The cause of a step's time that a server of several GPUs has besides the others."""
+DRAFTS = "drafts"
+"""The cause of a step's time that a server which computes its drafts has besides the others."""
 OTHER_SERVERS = "other servers"
 """The cause of a step's time that a server which shares its GPU has besides the others."""
 
@@ -308,14 +327,17 @@ class StepTime:
         self._scale = scale
         self.flops = self.bytes = 0.0
         self.sharing = 1
-        self.weights: Weights = _weights(config, config.shard, marlin_input)
-        self.work = TokenWork.of(config, _weights(config, config.model, marlin_input))
+        self.weights: Weights = configured_weights(config, config.shard, marlin_input)
+        self.work = TokenWork.of(config, configured_weights(config, config.model, marlin_input))
         self._stages = config.parallel.pipeline
         self._copies = config.parallel.data
         is_split = config.parallel.replica_gpus > 1 or (self._copies > 1 and bool(self.weights.experts))
         self._attention = AttentionTime(config, parameters)
+        self._draft = None if config.draft is None else StepTime(config.draft, parameters, marlin_input)
+        self._passes = config.speculation.tokens if config.speculation else 0
         self._communication = Communication(config, parameters) if is_split else None
-        self.seconds = dict.fromkeys((*_CAUSES, *((COMMUNICATION,) if is_split else ())), 0.0)
+        causes = (*_CAUSES, *((COMMUNICATION,) if is_split else ()), *((DRAFTS,) if self._draft else ()))
+        self.seconds = dict.fromkeys(causes, 0.0)
         is_triton = config.backend == "TRITON_ATTN"
         self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
         self._warm = warm
@@ -406,17 +428,17 @@ class StepTime:
         draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
         self._host_draft = draft_us.get(method, 0.0) * _US / speed
+        self._host_pass = parameters.draft_pass_us * _US / speed
 
     def advance(self, step: Step) -> float:
         """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
         config, seconds = self.config, self.seconds
         batches = 1 if self._stages == 1 else max(1, min(self._stages, step.sequences))
-        tokens = -(-(step.decode + step.prefill) // batches)
-        launch_mode = config.graphs.launch(tokens, step.decodes_only)
-        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
-            tokens = config.graphs.padded(tokens)
-        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
-        launches = self._launches[launch_mode] * batches
+        card, launches = self._kernels(step, batches)
+        if self._draft is not None:
+            drafting, preparing = self._drafts(self._draft, step)
+            seconds[DRAFTS] += drafting
+            card, launches = card + drafting, launches + preparing
         host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
         host += self._host_admission * step.admitted
         if config.async_scheduling or batches > 1:
@@ -433,6 +455,29 @@ class StepTime:
             self._warm = True
             period += self._first_use_s
         return period * self._scale
+
+    def _kernels(self, step: Step, batches: int) -> tuple[float, float]:
+        """Return the seconds of a step's kernels on the card, and those in which the host launches them."""
+        tokens = -(-(step.decode + step.prefill) // batches)
+        launch_mode = self.config.graphs.launch(tokens, step.decodes_only)
+        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
+            tokens = self.config.graphs.padded(tokens)
+        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
+        return card, self._launches[launch_mode] * batches
+
+    def _drafts(self, draft: StepTime, step: Step) -> tuple[float, float]:
+        """Return the seconds of the passes that make the next drafts, on the card and of the host.
+
+        The first pass has all tokens of the step, and each further one a token of each sequence that sampled.
+        """
+        draft.sharing = self.sharing
+        count = step.sampled - step.decode + step.drafting
+        card, launches = draft._kernels(step._replace(sampled=count), 1)
+        if count and self._passes > 1:
+            # a batch of one token for each sequence, whose contexts are those of the step's decodes
+            each, launch = draft._kernels(Step(count, 0, count, count, step.context, 0.0), 1)
+            card, launches = card + (self._passes - 1) * each, launches + (self._passes - 1) * launch
+        return card, launches + self._passes * self._host_pass
 
     def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> float:
         """Return the seconds of a step on the card, and add them up by cause.
@@ -493,16 +538,3 @@ def _expert_layers(model: ModelShape) -> int:
 def _whole_layers(model: ModelShape) -> float:
     """Return the number of layers with a mixer and an MLP; one that has only one of them counts half."""
     return sum(group.count * ((group.mixer is not None) + (group.mlp is not None)) / 2 for group in model.groups)
-
-
-def _weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
-    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
-    return find_weights(
-        model,
-        config.card,
-        config.dtype,
-        config.quantization,
-        config.weight_bits,
-        marlin_input,
-        config.fast_blocks,
-    )
