@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
+from search_spaces.catalogue.layers import LatentAttention
 from tuner.engines.simulator.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags
 from tuner.engines.simulator.kv_cache import (
@@ -41,11 +42,13 @@ from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
     attention_kernels,
+    block_multiple,
     chooses_same_experts,
     find_backend,
     find_dtype,
     find_kv_dtype,
     find_kv_element_bytes,
+    find_latent_backend,
     find_quantization,
     has_fast_blocks,
     require_simulated,
@@ -307,7 +310,7 @@ def _resolve(
     seqs, tokens = find_batch_limits(flags, card, version, length)
     dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, model, card, version)
-    backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
+    backend = _backend(flags, model, card, version, kv_dtype, packages)
     return ServeConfig(
         version=version,
         model=model,
@@ -322,7 +325,7 @@ def _resolve(
         fits_length=flags["max_model_len"] == AUTO_LENGTH,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        **_blocks(flags, model, version),
+        **_blocks(flags, model, version, block_multiple(backend)),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
@@ -334,7 +337,7 @@ def _resolve(
         stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, _drafts(speculation)),
+        graphs=find_cuda_graphs(flags, version, _graph_kernels(backend, card), seqs, tokens, _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
@@ -353,13 +356,33 @@ def _speculation(
     return find_speculation(flags["speculative_config"], model, card, version, packages, find_shape, is_random)
 
 
-def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> dict[str, Any]:
+def _graph_kernels(backend: str, card: HardwareProfile) -> str:
+    """Return the kernels that decide which steps a CUDA graph may hold."""
+    return backend if "MLA" in backend else attention_kernels(backend, card)
+
+
+def _backend(
+    flags: Mapping[str, Any],
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    kv_dtype: str,
+    packages: frozenset[str],
+) -> str:
+    """Return the attention backend; models whose cache holds latent vectors have backends of their own."""
+    given = flags["attention_backend"]
+    if any(isinstance(group.mixer, LatentAttention) and not group.mixer.per_head for group in model.groups):
+        return find_latent_backend(given, model, card, version, kv_dtype, flags["block_size"])
+    return find_backend(given, card, version, kv_dtype, packages)
+
+
+def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...], multiple: int) -> dict[str, Any]:
     """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
     prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
     return {
         "kv_cache_bytes": flags["kv_cache_memory_bytes"],
         "host_cache_gib": _host_cache(flags, model, version),
-        "block_size": find_block_size(flags["block_size"], version),
+        "block_size": -(-find_block_size(flags["block_size"], version) // multiple) * multiple,
         "keeps_windows": not flags["disable_hybrid_kv_cache_manager"],
         "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
         "prefix_caching": prefix_caching,

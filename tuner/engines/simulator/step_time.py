@@ -14,6 +14,7 @@ On the card, kernels run one after another:
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
   a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
+  Its prompts have keys and values of each head, and FlashAttention's kernels, whatever the backend.
   In a step with prompts or drafts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer
   of reading and comparing. Each tile has one multiprocessor, so that few drafted sequences with long contexts leave
   most of the card idle (`mha_varlen_fwd` splits contexts for single tokens only).
@@ -201,6 +202,7 @@ def _pair_flops(mixer: Attention | LatentAttention | Recurrent | None) -> float:
 _TERA = 1e12
 _UNPACK_FROM_TOKENS = 256
 """Steps of at least so many tokens unpack 4-bit matrices to 16 bits before a plain product (vLLM's awq.py, gptq.py)."""
+_TRITON_BACKENDS = ("TRITON_ATTN", "TRITON_MLA")
 _QUANTIZES_ACTIVATIONS = ("native", "blocks")
 """Kernels of products whose other side is quantized before each of them (`Weights.kernels`)."""
 _AWQ_TILE = 16
@@ -233,8 +235,9 @@ class AttentionTime:
         is_fp8 = kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2
         narrow = parameters.flash_attn_3_fp8_factor if is_fp8 else 1.0
         arithmetic = card.tflops["float16"] * _TERA
-        comparing = arithmetic * parameters.attention_arithmetic_share
-        comparing *= parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        flash = arithmetic * parameters.attention_arithmetic_share
+        factor = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        comparing = flash * factor
         slower = parameters.head_scale_factor if config.kv_head_scales else 1.0
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
@@ -252,9 +255,9 @@ class AttentionTime:
                 self.scan += group.count * mixer.token_flops / (arithmetic * parameters.scan_arithmetic_share)
             elif isinstance(mixer, LatentAttention):
                 read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
-                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share)
+                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share * factor)
                 self._latent.append((mixer.top, group.count * read, group.count * compared))
-                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
+                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / flash)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
                 read *= scaling / (bandwidth * share * narrow)
@@ -338,7 +341,7 @@ class StepTime:
         self._communication = Communication(config, parameters) if is_split else None
         causes = (*_CAUSES, *((COMMUNICATION,) if is_split else ()), *((DRAFTS,) if self._draft else ()))
         self.seconds = dict.fromkeys(causes, 0.0)
-        is_triton = config.backend == "TRITON_ATTN"
+        is_triton = config.backend in _TRITON_BACKENDS
         self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
         self._warm = warm
         self._set_card_times(config, parameters)
@@ -413,7 +416,7 @@ class StepTime:
         launch = (config.card.launch_us or 0.0) * _US * config.shard.layers
         quantizes = self.weights.kernels in _QUANTIZES_ACTIVATIONS
         quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
-        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
+        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend in _TRITON_BACKENDS
         attention = parameters.triton_launches_per_layer * launch if is_triton else 0.0
         experts = parameters.expert_launches_per_layer * launch * _expert_layers(config.shard) / config.shard.layers
         self._host_step = (parameters.step_us + (parameters.flex_mask_us if is_flex else 0.0)) * _US / speed
