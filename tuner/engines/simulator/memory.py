@@ -190,7 +190,9 @@ def _moved(group: LayerGroup, hidden: int) -> int:
     elif isinstance(mixer, Recurrent):
         moved += 2 * hidden + mixer.matrices // hidden
     if isinstance(mlp, Experts):
-        moved += int(mlp.chosen * (2 * hidden + mlp.matrices * mlp.intermediate)) + hidden + mlp.matrices * mlp.shared
+        # with expert parallelism, vLLM's fused_moe has a row for each chosen expert, wherever that is
+        rows = mlp.chosen + mlp.elsewhere
+        moved += int(rows * (2 * hidden + mlp.matrices * mlp.intermediate)) + hidden + mlp.matrices * mlp.shared
     elif mlp is not None:
         moved += 2 * hidden + mlp.matrices * mlp.intermediate
     return moved

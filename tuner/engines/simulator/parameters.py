@@ -54,6 +54,7 @@ class Parameters:
     expert_arithmetic_share: float
     expert_kernels_per_layer: float
     expert_launches_per_layer: float
+    expert_skew: float
     latent_arithmetic_share: float
     scan_arithmetic_share: float
     kernel_us: float

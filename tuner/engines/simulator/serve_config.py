@@ -98,6 +98,7 @@ class ServeConfig:
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
         parallel: how the server is split over GPUs.
+        random_weights: whether all weights are random (`--load-format dummy`).
         same_experts: whether the sequences of a step that decodes all choose the same experts; see
             `chooses_same_experts`.
         servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
@@ -139,6 +140,7 @@ class ServeConfig:
     speculation: Speculation | None
     temperature: float
     parallel: Parallelism
+    random_weights: bool = False
     same_experts: bool = False
     servers_per_gpu: int = 1
 
@@ -341,6 +343,7 @@ def _resolve(
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
+        random_weights=_has_random_weights(flags),
         same_experts=chooses_same_experts(flags["load_format"], quantization, model),
     )
 
@@ -352,8 +355,12 @@ def _speculation(
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> Speculation | None:
-    is_random = flags["load_format"] == "dummy"
-    return find_speculation(flags["speculative_config"], model, card, version, packages, find_shape, is_random)
+    given, is_random = flags["speculative_config"], _has_random_weights(flags)
+    return find_speculation(given, model, card, version, packages, find_shape, is_random)
+
+
+def _has_random_weights(flags: Mapping[str, Any]) -> bool:
+    return bool(flags["load_format"] == "dummy")
 
 
 def _graph_kernels(backend: str, card: HardwareProfile) -> str:

@@ -11,6 +11,11 @@ On the card, kernels run one after another:
   experts evenly, n tokens touch T = E (1 - (1 - chosen / E)^n) of them, and the kernel computes the rows of each in
   groups of `_EXPERT_TILE` tokens (vLLM's fused_moe and its `BLOCK_SIZE_M`):
       stream = T × bytes of an expert / bandwidth,  arithmetic = T × rounded up (n chosen / T) × its FLOP / peak
+  With expert parallelism over r GPUs, a step waits for the GPU with the most tokens. Shares of experts differ by s
+  (`expert_skew`, their standard deviation over their mean), and n tokens choose by chance, so that this GPU's load is
+      f = 1 + m(r) sqrt((1 - 1/r) (s² r / E + r / (n chosen)))    times the mean, at most r
+  with the mean m(r) of the largest of r normal numbers (Blom 1958), if choices are independent and experts have no
+  order. Random weights (`--load-format dummy`) have s = 0, as H200 rows show.
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
   a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
@@ -79,7 +84,8 @@ All parameters are documented in `parameters.yaml`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
@@ -382,6 +388,8 @@ class StepTime:
 
     def _set_expert_times(self, card: HardwareProfile, weights: Weights, parameters: Parameters) -> None:
         """Set the seconds to stream an expert's matrices and to multiply a token with them, of all layers of a kind."""
+        self._skew = 0.0 if self.config.random_weights else parameters.expert_skew
+        self._largest = largest_of(self.config.parallel.tensor * self.config.parallel.data)
         narrow = weights.expert_kernels in ("native", "blocks")
         share = parameters.expert_bandwidth_share
         streamed = (card.bandwidth_gbs or 1.0) * _GIGA * share
@@ -523,15 +531,32 @@ class StepTime:
             tokens = -(-tokens // self._tile) * self._tile
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
 
+    def _busiest(self, part: Experts, tokens: float) -> float:
+        """Return the load of the GPU with the most tokens over the mean; `part` are the experts of one GPU."""
+        gpus = self.config.parallel.tensor * self.config.parallel.data
+        if not self.config.parallel.whole_experts or not tokens:
+            return 1.0
+        variance = (1 - 1 / gpus) * (self._skew**2 / part.count + 1 / (tokens * part.chosen))
+        return min(float(gpus), 1.0 + self._largest * math.sqrt(variance))
+
     def _routed(self, step: Step, tokens: int) -> float:
         """Return the seconds of the experts' products in a batch of `tokens` tokens of each copy of the model."""
         total, count = 0.0, tokens * self._copies
         choices = step.prefill + (step.decode > 0) if self.config.same_experts else count
-        for mlp, stream, arithmetic in self._experts:
+        for even, stream, arithmetic in self._experts:
+            mlp = replace(even, chosen=min(even.count, even.chosen * self._busiest(even, choices)))
             touched = mlp.touched(choices)
             rows = math.ceil(count * mlp.chosen / touched / _EXPERT_TILE) * _EXPERT_TILE
             total += touched * math.hypot(stream, arithmetic * rows)
         return total
+
+
+_FIRST_BLOM, _LAST_BLOM = 0.375, 0.25
+
+
+def largest_of(count: int) -> float:
+    """Return the mean of the largest of so many standard normal numbers, by Blom's approximation."""
+    return NormalDist().inv_cdf((count - _FIRST_BLOM) / (count + _LAST_BLOM))
 
 
 def _expert_layers(model: ModelShape) -> int:
