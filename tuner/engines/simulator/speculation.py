@@ -254,10 +254,16 @@ def _synthetic_rates(given: Mapping[str, Any], tokens: int, version: tuple[int, 
             "rejection_sample_method='synthetic' requires exactly one of synthetic_acceptance_rates or "
             "synthetic_acceptance_length."
         )
-    if rates is None:
+    if length is not None:
+        if not isinstance(length, int | float) or not 1 <= length <= tokens + 1:
+            raise ValueError(f"synthetic_acceptance_length must be in [1, {tokens + 1}], got {length}.")
         whole = int(length - 1)
         rates = [*[1.0] * whole, length - 1 - whole, *[0.0] * tokens][:tokens]
-    if len(rates) != tokens:
+    if not isinstance(rates, list) or len(rates) != tokens:
         raise ValueError(f"synthetic_acceptance_rates must have length {tokens}, got {rates}.")
+    if not all(isinstance(rate, int | float) and 0 <= rate <= 1 for rate in rates):
+        raise ValueError(f"synthetic_acceptance_rates entries must be in [0, 1], got {rates}.")
+    if rates != sorted(rates, reverse=True):
+        raise ValueError(f"synthetic_acceptance_rates must be non-increasing, got {rates}.")
     before = (1.0, *rates)
     return tuple(rate / last if last else 0.0 for rate, last in zip(rates, before, strict=False))

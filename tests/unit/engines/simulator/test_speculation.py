@@ -173,6 +173,9 @@ def test_synthetic_acceptance_is_simulated_where_it_was_read() -> None:
     assert made.rates == (1.0, 0.5, 0.0)
     with pytest.raises(ConfigRefused, match="requires exactly one of"):
         config(version=(0, 32, 0), **given)
+    for rates, line in (([0.5], "have length 3"), ([0.5, 0.6, 0.1], "non-increasing"), ([2.0, 0.5, 0.5], "be in")):
+        with pytest.raises(ConfigRefused, match=line):
+            config(version=(0, 32, 0), **given, synthetic_acceptance_rates=rates)
     with pytest.raises(NotSimulated):
         config(version=(0, 25, 1), **given, synthetic_acceptance_length=2.5)
 
