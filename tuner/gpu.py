@@ -242,6 +242,7 @@ def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | 
         host_speed=known.host_speed if known else None,
         link=linked.link if linked else None,
         link_gbs=linked.link_gbs if linked else None,
+        multiprocessors=known.multiprocessors if known else None,
     )
 
 

@@ -20,7 +20,6 @@ and the error bands, at their stored values. A fit of all parameters takes half 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -33,11 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from benchmarks.simulator.bands import error_bands_of, write_bands
 from benchmarks.simulator.rows import COMPARED_METRICS, HOST_VALUES, Row, h200, predict, published
 from benchmarks.simulator.studies import recorded_studies, weighted_trials
 from search_spaces import hardware_named
-from tuner.engines.simulator.parameters import LEAST_ROWS, PARAMETERS_FILE, parameters_of, weights_of
-from tuner.engines.simulator.serve_config import resolve_serve_config
+from tuner.engines.simulator.parameters import PARAMETERS_FILE, parameters_of
 
 METRIC_WEIGHTS = {
     "output_throughput": 2.0,
@@ -250,30 +249,8 @@ def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[st
                 print(f"  p90 {high:6.1%}")
 
 
-def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> list[dict[str, object]]:
-    """Return, for each regime with enough left-out rows, the errors that nine of ten of them stay below."""
-    errors: dict[tuple[str, str], list[Mapping[str, float]]] = {}
-    for row, values in zip(rows, predicted, strict=True):
-        config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
-        if config.speculation is None:
-            metrics = [metric for metric in COMPARED_METRICS if row.metrics.get(metric)]
-            found = {metric: abs((values.get(metric) or 0.0) / row.metrics[metric] - 1) for metric in metrics}
-            errors.setdefault((row.card.key, weights_of(config)), []).append(found)
-    return [
-        {"card": card, "weights": weights, "rows": len(found), **_nine_of_ten(found)}
-        for (card, weights), found in errors.items()
-        if len(found) >= LEAST_ROWS
-    ]
-
-
-def _nine_of_ten(errors: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the error of each metric that nine of ten rows stay below."""
-    values = {name: [each[name] for each in errors if name in each] for name in COMPARED_METRICS}
-    return {name: round(float(np.percentile(found, 90)), 2) for name, found in values.items() if found}
-
-
-def write_parameters(names: Sequence[str], values: Array, error_bands: Sequence[Mapping[str, object]] | None) -> None:
-    """Write the values and the error bands (None: not these) into `parameters.yaml`; leave the rest as it is."""
+def write_parameters(names: Sequence[str], values: Array) -> None:
+    """Write the values into `parameters.yaml`; leave the rest as it is."""
     text = PARAMETERS_FILE.read_text(encoding="utf-8")
     for name, value in zip(names, values, strict=True):
         card, _, base = name.rpartition(":")
@@ -286,9 +263,6 @@ def write_parameters(names: Sequence[str], values: Array, error_bands: Sequence[
             raise SystemExit(f"{PARAMETERS_FILE.name} has no place for {name}")
         if not card:
             text = re.sub(rf"(?m)^(  {base}: .*source: )\w+", r"\g<1>fitted", text)
-    if error_bands is not None:
-        lines = [f"  - {json.dumps(band)}".replace('"', "") for band in error_bands]
-        text = re.sub(r"(?m)^error_bands:\n(  - .*\n?)*", "\n".join(["error_bands:", *lines, ""]), text)
     PARAMETERS_FILE.write_text(text, encoding="utf-8")
 
 
@@ -320,9 +294,11 @@ def main() -> None:
     print_errors("fitted", rows, fitted)
     print_errors("left out of the fit: a table's row, a whole study", rows, left_out)
     bands = error_bands_of(rows, left_out)
-    print("\n".join(map(str, bands)))
+    print("\n".join(map(str, bands.items())))
     if arguments.write:
-        write_parameters(names, values, None if arguments.only else bands)
+        write_parameters(names, values)
+        if not arguments.only:
+            write_bands(bands)
 
 
 if __name__ == "__main__":

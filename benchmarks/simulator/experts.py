@@ -1,12 +1,13 @@
 """How well predictions for a mixture of experts hold for configurations that the fit did not see.
 
-    python -m benchmarks.simulator.experts [--model Qwen/Qwen3-30B-A3B] [--rows]
+    python -m benchmarks.simulator.experts [--model Qwen/Qwen3-30B-A3B] [--rows] [--write]
 
 The rows are `reference/h200_experts.jsonl`: loads of servers on one and two H200s with random weights. The
 configurations are dealt to two halves in the order of their names. The parameters of experts and those of the host are
 fitted to one half by the mean of |log(predicted / measured)|, and the other half is predicted, and the other way round.
 The program prints the parameters of each fit and, over all rows that were left out, Spearman's rank correlation and the
-median and 90th percentile of the relative error. Loads are compared within one table: a load is part of what is known.
+median and 90th percentile of the relative error. With `--write`, it writes their error bands (`bands.py`). Loads are
+compared within one table: a load is part of what is known.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.simulator.accuracy import PredictedMetrics, accuracy, print_rows
+from benchmarks.simulator.bands import error_bands_of, write_bands
 from benchmarks.simulator.rows import EXPERTS_HOST, Row, h200_experts, predict
 from search_spaces import known_models
 from tuner.engines.simulator.parameters import parameters_of
@@ -91,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="Qwen/Qwen3-30B-A3B", help="of the rows")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--write", action="store_true", help="write the error bands into parameters.yaml")
     arguments = parser.parse_args()
     shape = known_models()[arguments.model]
     tested, predicted = left_out([row for row in h200_experts() if row.model == shape])
@@ -101,6 +104,11 @@ def main() -> None:
             f"{metric:<20} n {values['rows']:>3}  Spearman {values['spearman']:6.3f}  "
             f"median error {values['median_error']:6.1%}  p90 {values['p90_error']:6.1%}"
         )
+    bands = error_bands_of(tested, predicted)
+    for regime, band in bands.items():
+        print(" ".join(regime), "too few rows for an error band" if band is None else band)
+    if arguments.write:
+        write_bands(bands)
 
 
 if __name__ == "__main__":

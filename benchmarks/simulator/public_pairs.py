@@ -22,6 +22,7 @@ from benchmarks.simulator.rows import REFERENCE_FOLDER, shape_of
 from benchmarks.simulator.several_gpus import drawn_lengths
 from benchmarks.text_table import MISSING, number_text, print_table
 from search_spaces import ModelShape, hardware_named, version_tuple
+from search_spaces.catalogue.models import known_configs
 from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.memory import StartFailed
@@ -127,22 +128,26 @@ def _predicted(
     words = [*group["args"], *run.get("args", ()), *(("--tensor-parallel-size", str(gpus)) if gpus > 1 else ())]
     site = Platform(card, parameters_of(card.key), version_tuple(group["version"]), SIMULATED_PACKAGES, gpus)
     try:
-        server = build_server(site, words, {}, _shape(document, group["model"], run.get("checkpoint")))
+        model = run.get("model", group["model"])
+        server = build_server(site, words, {}, _shape(document, model, run.get("checkpoint")))
     except NotSimulated as error:
         return str(error)
     except (ConfigRefused, StartFailed):
         return {"throughput": NOT_STARTED}
     except SystemExit as error:
         return str(error)
-    simulated = server.run(_client(group["load"], size), 0, noise=False)
-    metrics = bench_metrics(simulated.requests, simulated.received_s, server.config.stream_interval, False, (50, 99))
-    return {name: metrics[key] or 0.0 for name, key in _METRICS.items()}
+    simulated = server.run(_client(run.get("load") or group["load"], size), 0, noise=False)
+    interval, speculative = server.config.stream_interval, server.speculative
+    metrics = bench_metrics(simulated.requests, simulated.received_s, interval, speculative, (50, 99))
+    found = {name: metrics[key] or 0.0 for name, key in _METRICS.items()}
+    return {**found, "throughput": 1000.0 / found["tpot"]} if group.get("decodes") and found["tpot"] else found
 
 
 def _shape(document: Mapping[str, Any], model: str, checkpoint: str | None) -> ModelShape:
     config = document["configs"].get(model)
-    if config is None:
+    if config is None and checkpoint is None:
         return shape_of(model)
+    config = config or known_configs()[model]["config"]
     quantization = {} if checkpoint is None else {"quantization_config": document["checkpoints"][checkpoint]}
     return ModelShape.from_config_json({**config, **quantization})
 

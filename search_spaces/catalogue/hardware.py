@@ -18,7 +18,7 @@ _FILE = Path(__file__).with_name("hardware.yaml")
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """One device; None for values that are unknown or do not apply. Only the simulator uses the last five.
+    """One device; None for values that are unknown or do not apply. Only the simulator uses the last six.
 
     Attributes:
         name: the product's name.
@@ -34,6 +34,7 @@ class HardwareProfile:
             benchmarks/reference/h200_a05.jsonl.
         link: what connects cards of one host.
         link_gbs: its bandwidth of one card in GB/s, over both directions.
+        multiprocessors: that run blocks of a kernel side by side.
     """
 
     name: str
@@ -47,6 +48,7 @@ class HardwareProfile:
     host_speed: float | None = None
     link: Literal["nvlink", "pcie"] | None = None
     link_gbs: float | None = None
+    multiprocessors: int | None = None
 
 
 @cache
@@ -80,14 +82,16 @@ def hardware_from_file(path: Path) -> HardwareProfile:
 _KEYS = ("name", "compute_capability", "memory_gib", "bandwidth_gbs", "tflops", "launch_us", "host_speed")
 _LINKS = ("nvlink", "pcie")
 _LINK_KEYS = ("link", "link_gbs")
+_MULTIPROCESSORS = "multiprocessors"
 
 
 def _checked(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     missing = [key for key in _KEYS if key not in facts]
-    extra = [str(key) for key in facts if key not in (*_KEYS, *_LINK_KEYS)]
+    extra = [str(key) for key in facts if key not in (*_KEYS, *_LINK_KEYS, _MULTIPROCESSORS)]
     if missing or extra:
         reason = f"{missing[0]!r} is missing" if missing else f"{extra[0]!r} is not a key"
-        raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}, and may have link and link_gbs")
+        optional = "link, link_gbs and multiprocessors"
+        raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}, and may have {optional}")
     capability, tflops = facts["compute_capability"], facts["tflops"]
     if not (isinstance(capability, list) and len(capability) == 2 and all(isinstance(n, int) for n in capability)):
         raise SpaceError(f"{path}: compute_capability {capability!r} is not two integers; give for example [8, 9]")
@@ -97,7 +101,8 @@ def _checked(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
     if len(given) == 1 or facts.get("link", "pcie") not in _LINKS:
         reason = "link and link_gbs belong together, and link is nvlink or pcie"
         raise SpaceError(f"{path}: {reason}; give for example link: nvlink and link_gbs: 900")
-    names = ("memory_gib", "bandwidth_gbs", "launch_us", "host_speed", *(("link_gbs",) if given else ()))
+    given_too = [key for key in ("link_gbs", _MULTIPROCESSORS) if key in facts]
+    names = ("memory_gib", "bandwidth_gbs", "launch_us", "host_speed", *given_too)
     numbers = {key: facts[key] for key in names}
     for key, value in {**numbers, **{f"tflops.{key}": value for key, value in tflops.items()}}.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:

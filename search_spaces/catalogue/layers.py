@@ -216,6 +216,7 @@ class Experts:
         shared: intermediate size of the MLP beside them that every token passes; 0 without.
         matrices: 3 if they are gated.
         latent: size of the state that the experts see, if it is projected; None: the hidden size.
+        elsewhere: experts of other GPUs that a token chooses, the mean, of one GPU's part.
     """
 
     count: int
@@ -224,6 +225,7 @@ class Experts:
     shared: int = 0
     matrices: int = 3
     latent: int | None = None
+    elsewhere: float = 0.0
 
     def of_one(self, hidden: int) -> int:
         """Return the weights of the matrices of one expert."""
@@ -254,7 +256,8 @@ class Experts:
 
     def of_experts(self, gpus: int) -> Experts:
         """Return one GPU's part under expert parallelism, which divides their number; experts beside them stay."""
-        return replace(self, count=-(-self.count // gpus), chosen=self.chosen / gpus)
+        own = self.chosen / gpus
+        return replace(self, count=-(-self.count // gpus), chosen=own, elsewhere=self.chosen - own)
 
 
 @dataclass(frozen=True)
@@ -275,6 +278,10 @@ class LayerGroup:
         """Return the weights of the matrices of all its layers."""
         parts = (self.mixer, self.mlp)
         return self.count * sum(part.weights(hidden) for part in parts if part is not None)
+
+    def times(self, copies: int) -> LayerGroup:
+        """Return so many times as many of these layers."""
+        return LayerGroup(self.count * copies, self.mixer, self.mlp)
 
     def of_tensor(self, gpus: int) -> LayerGroup:
         """Return one GPU's part under tensor parallelism."""

@@ -359,7 +359,8 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "heads": heads,
         "kv_heads": kv_heads_of(keys, heads),
         "head_dim": head_dim_of(keys, heads),
-        "vocab": keys.count("vocab_size", "padded_vocab_size"),
+        # an EAGLE-3 head chooses from fewer tokens than the model whose embedding it shares
+        "vocab": keys.count("draft_vocab_size", default=keys.count("vocab_size", "padded_vocab_size")),
         "max_position_embeddings": context.longest,
         "yarn_context": context.yarn,
         "default_context": context.default,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulator.calibrate import error_bands_of
+from benchmarks.simulator.bands import error_bands_of
 from benchmarks.simulator.left_out import agreement
 from benchmarks.simulator.public_pairs import Pair, shares, sign
 from benchmarks.simulator.public_pairs import compare as compare_pairs
@@ -81,19 +81,18 @@ def test_each_regime_has_its_own_band_and_few_rows_have_none() -> None:
     rows = h200()  # 21 configurations with 16-bit weights and 12 with FP8
     predicted = [{name: 1.1 * value for name, value in row.metrics.items()} for row in rows]
     found = error_bands_of(rows, predicted)
-    assert [(each["weights"], each["rows"], each["output_throughput"]) for each in found] == [
-        ("16-bit", 21, 0.1),
-        ("fp8", 12, 0.1),
-    ]
+    regimes = [(regime, band["rows"], band["output_throughput"]) for regime, band in found.items() if band]
+    assert regimes == [(("h200", "dense", "16-bit"), 21, 0.1), (("h200", "dense", "fp8"), 12, 0.1)]
     few = [row for row in rows if "fp8" in row.args][:9]
-    assert error_bands_of(few, predicted[:9]) == []
+    assert set(error_bands_of(few, predicted[:9]).values()) == {None}
     drafting = [replace(row, args=NGRAM) for row in rows[:12]]
-    assert error_bands_of(drafting, predicted[:12]) == []
+    assert error_bands_of(drafting, predicted[:12]) == {}
 
 
 def test_a_row_that_is_predicted_to_fail_is_wholly_wrong() -> None:
     rows = [row for row in h200() if "fp8" not in row.args][:10]
-    (band,) = error_bands_of(rows, [{}] * 10)
+    (band,) = error_bands_of(rows, [{}] * 10).values()
+    assert band is not None
     assert band["p99_ttft_ms"] == 1.0
 
 

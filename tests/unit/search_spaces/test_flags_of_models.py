@@ -235,7 +235,9 @@ def test_latent_attention_has_kernels_of_its_own() -> None:
     assert values(old, "attention_backend") == (None, "TRITON_MLA")
     assert broken(old, attention_backend="TRITON_MLA", kv_cache_dtype="fp8") == ["triton-mla-fp8-kv"]
     simulated = space(LATENT, simulated=True)
-    assert "single kernels of latent attention" in reason(simulated, "attention_backend", "FLASHMLA")
+    assert values(simulated, "attention_backend") == values(resolved, "attention_backend")
+    assert broken(resolved, attention_backend="FLASHMLA", block_size=32) == ["mla-block-size"]
+    assert broken(resolved, attention_backend="FLASHMLA", block_size=128) == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ LARGEST_DEFAULT_SIZE = 512
 """The largest size in tokens that vLLM captures by default."""
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _UNMODELLED = ("pass_config", "custom_ops")
+_SINGLE_TOKENS = ("FLASHINFER", "CUTLASS_MLA", "TRITON_MLA")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
 
 
@@ -95,7 +96,7 @@ def find_cuda_graphs(
     Args:
         flags: the command line, from `parse_flags`.
         version: vLLM's version.
-        kernels: the attention kernels, from `attention_kernels`.
+        kernels: the attention kernels, from `attention_kernels`, or a backend of latent attention.
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
         draft_tokens: draft tokens of a sequence at most; 0 without speculation.
@@ -114,10 +115,10 @@ def find_cuda_graphs(
     eager = bool(flags["enforce_eager"])
     compiled = level > 0 and compilation.get("mode") not in (0, "NONE") and not flags["enforce_eager"]
     mode = _mode_in_force(given_mode, level, compiled, eager, version)
-    if mode == "FULL" and kernels in ("FLASHINFER", "FLASH_ATTN_2"):
+    if mode == "FULL" and (kernels in ("FLASHINFER", "FLASH_ATTN_2") or "MLA" in kernels):
         mode = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
-    # FlashInfer's graphs hold decodes of one token only, and with speculation a decode has several
-    drafts_exceed_graphs = kernels == "FLASHINFER" and draft_tokens > 0
+    # these backends' graphs hold decodes of one token only, and with speculation a decode has several
+    drafts_exceed_graphs = kernels in _SINGLE_TOKENS and draft_tokens > 0
     sizes = () if mode == "NONE" else _sizes(flags, compilation, max_num_seqs, max_num_batched_tokens, draft_tokens)
     return CudaGraphs(
         compiled=compiled,

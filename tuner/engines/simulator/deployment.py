@@ -32,7 +32,7 @@ from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.limits import uneven_part
 from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import ErrorBands, Parameters, find_error_bands
-from tuner.engines.simulator.precision import attention_kernels
+from tuner.engines.simulator.precision import is_hopper
 from tuner.engines.simulator.replica import Replica, SimulationTrace
 from tuner.engines.simulator.scheduler import Scheduler, SchedulerCounts, SpeculativeScheduler
 from tuner.engines.simulator.sequence import AnswerText
@@ -329,9 +329,10 @@ def _noise_factor(seed: int, share: float) -> float:
 
 def _require_even_parts(config: ServeConfig) -> None:
     """Fail if the model's MLP or key-value heads cannot be split over the GPUs, as vLLM's workers do."""
-    line = uneven_part(config.model, config.parallel)
-    if line is not None:
-        raise StartFailed(line, FailureKind.ENGINE_CRASH)
+    for each in (config, config.draft):
+        line = None if each is None else uneven_part(each.model, each.parallel)
+        if line is not None:
+            raise StartFailed(line, FailureKind.ENGINE_CRASH)
 
 
 def _require_output_format(config: ServeConfig) -> None:
@@ -341,8 +342,8 @@ def _require_output_format(config: ServeConfig) -> None:
     only. Three measured trials failed so (docs/reports/2026-11-24-h200-qwen-7b.md). The search space has the same rule,
     `flash-attn-3-fp8-kv-float16`; a test compares the two.
     """
-    kernels = attention_kernels(config.backend, config.card)
-    if kernels == "FLASH_ATTN_3" and config.kv_element_bytes == 1.0 and config.dtype == "float16":
+    is_flash_attn_3 = config.backend == "FLASH_ATTN" and is_hopper(config.card)
+    if is_flash_attn_3 and config.kv_element_bytes == 1.0 and config.dtype == "float16":
         raise StartFailed(
             "RuntimeError: For FP16/BF16 input, output must have the same dtype as inputs. For FP8 input, output must "
             "have dtype BF16",

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from search_spaces import ModelShape
-from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
+from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Recurrent
 from tuner.engines.simulator.block_pool import PageRule
 from tuner.engines.simulator.precision import ConfigRefused
 
@@ -179,7 +179,7 @@ class CacheFormat(NamedTuple):
         keeps_windows: False to hold every token in windowed layers, too (`--disable-hybrid-kv-cache-manager`).
         keeps_every_state: whether Mamba's layers keep the state at the end of each block for other sequences.
         drafts: draft tokens of a sequence in a step.
-        draft_layers: layers of attention that make drafts (MTP), which have a cache, too.
+        draft: layers that make drafts, which have a cache, too.
         in_flight: tokens that steps hold beside those that are computed.
     """
 
@@ -191,7 +191,7 @@ class CacheFormat(NamedTuple):
     keeps_windows: bool = True
     keeps_every_state: bool = False
     drafts: int = 0
-    draft_layers: int = 0
+    draft: tuple[LayerGroup, ...] = ()
 
 
 def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]) -> KvCache:
@@ -221,13 +221,10 @@ def find_kv_cache(model: ModelShape, form: CacheFormat, version: tuple[int, ...]
 def _layers_by_kind(model: ModelShape, form: CacheFormat) -> dict[_Kind, int]:
     """Return the number of layers of each kind, full attention first; layers that read another's cache have none."""
     layers: dict[_Kind, int] = {}
-    for group in model.groups:
+    for group in (*model.groups, *form.draft):
         for kind in _kinds_of(group.mixer, form):
             layers[kind] = layers.get(kind, 0) + group.count
-    ordered = dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
-    if form.draft_layers and ordered:
-        ordered[next(iter(ordered))] += form.draft_layers
-    return ordered
+    return dict(sorted(layers.items(), key=lambda item: (item[0].is_state, item[0].window is not None)))
 
 
 def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: CacheFormat) -> list[_Kind]:

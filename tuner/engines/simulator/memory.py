@@ -15,8 +15,9 @@ the experts of each token, which vLLM keeps aside:
     logits = max_num_seqs × vocabulary × 4 bytes
     experts = max_num_batched_tokens × chosen × (matrices × intermediate + hidden) × 2 bytes
 
-On several GPUs, all of this is the most loaded GPU's part (`ServeConfig.shard`), whose KV cache decides for all, as in
-vLLM. Logits are whole, because every GPU gathers them. `communication_gib` is added for the buffers of the collectives.
+Weights that make drafts are added to the model's. On several GPUs, all of this is the most loaded GPU's part
+(`ServeConfig.shard`), whose KV cache decides for all, as in vLLM. Logits are whole, because every GPU gathers them.
+`communication_gib` is added for the buffers of the collectives.
 
 Each of n servers that share a GPU counts a card of 1/n of its memory: `gpu_memory_utilization` is 1/n of the given one.
 
@@ -35,7 +36,7 @@ from search_spaces.catalogue.models import PartBits
 from search_spaces.units import GIB
 from tuner.engines.simulator.kv_cache import KvCache
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import EXPERTS_ONLY, ConfigRefused
+from tuner.engines.simulator.precision import EXPERTS_ONLY, NVFP4, ConfigRefused
 from tuner.engines.simulator.serve_config import ServeConfig
 
 _SCALES_FACTOR = 1.04
@@ -58,6 +59,11 @@ class ExpertWeights:
     mlp: Experts
     of_one: int
     bytes_of_one: float
+
+    @property
+    def resident_bytes(self) -> float:
+        """Bytes of all of them."""
+        return self.layers * self.mlp.count * self.bytes_of_one
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def find_weights(
         if isinstance(group.mlp, Experts)
         for one in (group.mlp.of_one(model.hidden),)
     )
-    expert_bytes = sum(each.layers * each.mlp.count * each.bytes_of_one for each in experts)
+    expert_bytes = sum(each.resident_bytes for each in experts)
     linear_bytes = model.matrix_bytes(parts) - expert_bytes
     kernels, arithmetic = _kernels(card, dtype, None if quantization in EXPERTS_ONLY else quantization, marlin_input)
     if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
@@ -141,6 +147,19 @@ def find_weights(
         kernels=kernels,
         expert_arithmetic=expert_arithmetic,
         expert_kernels=expert_kernels,
+    )
+
+
+def configured_weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
+    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
+    return find_weights(
+        model,
+        config.card,
+        config.dtype,
+        config.quantization,
+        config.weight_bits,
+        marlin_input,
+        config.fast_blocks,
     )
 
 
@@ -172,7 +191,9 @@ def _moved(group: LayerGroup, hidden: int) -> int:
     elif isinstance(mixer, Recurrent):
         moved += 2 * hidden + mixer.matrices // hidden
     if isinstance(mlp, Experts):
-        moved += int(mlp.chosen * (2 * hidden + mlp.matrices * mlp.intermediate)) + hidden + mlp.matrices * mlp.shared
+        # with expert parallelism, vLLM's fused_moe has a row for each chosen expert, wherever that is
+        rows = mlp.chosen + mlp.elsewhere
+        moved += int(rows * (2 * hidden + mlp.matrices * mlp.intermediate)) + hidden + mlp.matrices * mlp.shared
     elif mlp is not None:
         moved += 2 * hidden + mlp.matrices * mlp.intermediate
     return moved
@@ -182,6 +203,9 @@ def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, marlin
     """Return the kernels of the products and the number format that they compute in."""
     if quantization is None:
         return "plain", dtype
+    if quantization == NVFP4:
+        # the card's 4-bit arithmetic is not described: that of 8 bits is a lower bound of Blackwell's
+        return ("native", "fp8") if (card.compute_capability or (0, 0)) >= (10, 0) else ("marlin", dtype)
     if quantization.startswith("fp8"):
         return ("native", "fp8") if "fp8" in card.tflops else ("marlin", "float16")
     if quantization in _GEMM_METHODS and not (marlin_input and quantization != "bitsandbytes"):
@@ -232,7 +256,7 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
         StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.
     """
     model, total = config.shard, (config.card.memory_gib or 0.0) / config.servers_per_gpu
-    resident = weights.resident_bytes / GIB
+    resident = (weights.resident_bytes + _draft_bytes(config)) / GIB
     activations = _activation_bytes(config, parameters) / GIB
     graphs = config.graphs.captured * model.layers * parameters.graph_mib_per_layer / 1024
     runtime = parameters.runtime_gib + (parameters.communication_gib if config.parallel.replica_gpus > 1 else 0.0)
@@ -252,6 +276,18 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
         raise _out_of_memory(config.card.name, graphs, total)
     tokens = cache.tokens(blocks, longest if config.fits_length else config.max_model_len)
     return MemoryBudget(resident, activations, graphs, kv_cache, blocks, tokens, longest)
+
+
+def _draft_bytes(config: ServeConfig) -> float:
+    """Return the bytes of the weights that make drafts; those beside the model's have its embedding and its head."""
+    made, draft = config.speculation, config.draft
+    if made is None or draft is None:
+        return 0.0
+    weights = configured_weights(draft, draft.shard, None)
+    if made.method == "draft_model":
+        return weights.resident_bytes
+    matrices = made.copies * (weights.linear_bytes + sum(each.resident_bytes for each in weights.experts))
+    return matrices + (weights.head_bytes if draft.model.vocab != config.model.vocab else 0.0)
 
 
 def _activation_bytes(config: ServeConfig, parameters: Parameters) -> float:

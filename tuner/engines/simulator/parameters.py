@@ -54,6 +54,7 @@ class Parameters:
     expert_arithmetic_share: float
     expert_kernels_per_layer: float
     expert_launches_per_layer: float
+    expert_skew: float
     latent_arithmetic_share: float
     scan_arithmetic_share: float
     kernel_us: float
@@ -79,6 +80,7 @@ class Parameters:
     triton_first_use_s: float
     ngram_draft_us: float
     suffix_draft_us: float
+    draft_pass_us: float
     request_us: float
     connect_us: float
     prompt_token_us: float
@@ -91,6 +93,9 @@ class Parameters:
     loop_onset_tokens: float
     free_acceptance: float
     loop_acceptance: float
+    mtp_acceptance: float
+    eagle_acceptance: float
+    draft_model_acceptance: float
     start_s: float
     import_s: float
     load_gibs: float

@@ -8,9 +8,24 @@ the KV cache. The KV cache's format decides which attention backends can serve i
 from __future__ import annotations
 
 from search_spaces import HardwareProfile, ModelShape
+from search_spaces.catalogue.layers import LatentAttention
 
 _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 """Attention backends in vLLM's order of preference."""
+_LATENT_BACKENDS = {
+    "FLASH_ATTN_MLA": ((90, 100), 16, False, "FLASH_ATTN_3"),
+    "FLASHMLA": ((90, 100), 64, True, "FLASH_ATTN_3"),
+    "FLASHINFER_MLA": ((100, 110), 32, True, "FLASHINFER"),
+    "CUTLASS_MLA": ((100, 110), 128, True, "FLASHINFER"),
+    "TRITON_MLA": ((0, 1000), 16, True, "TRITON_ATTN"),
+}
+"""Backends of latent attention in vLLM's order: compute capabilities times 10 (from, below), the tokens of which a
+block is a multiple, whether they read an FP8 cache, and the backend whose shares of bandwidth they are assumed to
+reach. The sources are `get_supported_kernel_block_sizes`, `supports_compute_capability` and `supported_kv_cache_dtypes`
+in `v1/attention/backends/mla` of vLLM 0.32."""
+_SPARSE_BACKEND = "FLASHMLA_SPARSE"
+"""The backend of sparse latent attention on Hopper and on compute capability 10."""
+_TRITON_MLA_READS_FP8 = (0, 25)
 _KV_ELEMENT_BYTES = {"auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
 _KV_ELEMENT_BYTES_FROM_0_25 = {"int8_per_token_head": 1.0, "fp8_per_token_head": 1.0, "int4_per_token_head": 0.5}
 """Bytes of one number in the KV cache by the value of `--kv-cache-dtype`; the second part exists from vLLM 0.25 on."""
@@ -34,6 +49,9 @@ _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 """Methods that vLLM has from 0.25 on."""
 _FP8_CHECKPOINTS = ("fp8", "modelopt", "compressed-tensors", "fbgemm_fp8")
 """Methods of checkpoints whose weights and activations are multiplied as 8-bit floats, by the kernels of `fp8`."""
+NVFP4 = "nvfp4"
+"""The method of checkpoints with 4-bit floats and scales for 16 of them, whatever tool wrote them."""
+_NVFP4_CHECKPOINTS = ("modelopt", "modelopt_fp4", "compressed-tensors")
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 """Methods that quantize a 16-bit checkpoint while it is loaded; the others need a quantized checkpoint."""
 
@@ -104,6 +122,8 @@ def find_quantization(
         and method == checkpoint
     ):
         return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
+    if checkpoint in _NVFP4_CHECKPOINTS and method == checkpoint and _is_nvfp4(model):
+        return NVFP4, 4
     if method not in _METHODS:
         raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
     if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
@@ -131,6 +151,10 @@ def find_quantization(
             f"torch.{dtype} is not supported for quantization method {method}. Supported dtypes: [torch.float16]"
         )
     return method, bits if checkpoint is None or model.weight_bits is None else model.weight_bits
+
+
+def _is_nvfp4(model: ModelShape) -> bool:
+    return model.weight_bits == 4 and model.weight_type in ("float", None) and (model.activation_bits or 4) == 4
 
 
 def chooses_same_experts(load_format: str | None, quantization: str | None, model: ModelShape) -> bool:
@@ -200,6 +224,11 @@ def find_backend(
     if given is None or (given.lower() == "auto" and version >= (0, 25)):
         return usable[0]
     name = given.upper()
+    if name in (*_LATENT_BACKENDS, _SPARSE_BACKEND):
+        raise ConfigRefused(
+            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
+            "['non-MLA not supported']"
+        )
     if name == "AUTO":
         raise ConfigRefused(f"Unknown attention backend: '{given}'. Valid options are: {', '.join(_BACKENDS)}")
     if name not in _BACKENDS:
@@ -210,6 +239,79 @@ def find_backend(
             f"['{_reason(name, card, version, packages)}']"
         )
     return name
+
+
+def find_latent_backend(
+    given: str | None,
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    kv_dtype: str,
+    block_size: int | None,
+) -> str:
+    """Return the backend of latent attention: the value of `--attention-backend`, else vLLM's first that can serve.
+
+    Args:
+        given: the value of the flag.
+        model: the model, whose latent attention may be sparse.
+        card: the GPU.
+        version: vLLM's.
+        kv_dtype: the format of the KV cache.
+        block_size: the value of `--block-size`; before 0.25, vLLM raises it to what the backend needs.
+    """
+    if kv_dtype in _KV_ELEMENT_BYTES_FROM_0_25:
+        raise ConfigRefused(f"No valid attention backend found for cuda with kv_cache_dtype={kv_dtype}, use_mla=True.")
+    reasons = {
+        name: _latent_reason(name, model, card, version, kv_dtype, block_size if version >= (0, 25) else None)
+        for name in (*_LATENT_BACKENDS, _SPARSE_BACKEND)
+    }
+    if given is None or given.lower() == "auto":
+        name = next((each for each, reason in reasons.items() if reason is None), "")
+        if not name:
+            raise ConfigRefused(f"No valid attention backend found for cuda on {card.name} with use_mla=True.")
+        return name
+    name = given.upper()
+    if name not in (*_BACKENDS, *reasons):
+        raise NotSimulated(f"--attention-backend {given}: not simulated; these are: {', '.join(_LATENT_BACKENDS)}")
+    reason = reasons.get(name, "MLA not supported")
+    if reason is not None:
+        raise ConfigRefused(
+            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: ['{reason}']"
+        )
+    return name
+
+
+def _latent_reason(
+    name: str,
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    kv_dtype: str,
+    block_size: int | None,
+) -> str | None:
+    """Return vLLM's reason why a backend of latent attention cannot serve a configuration; None if it can."""
+    is_sparse = any(isinstance(group.mixer, LatentAttention) and group.mixer.indexed for group in model.groups)
+    capability = _capability(card)
+    if name == _SPARSE_BACKEND:
+        if not is_sparse:
+            return "non-sparse not supported"
+        return None if 90 <= capability < 110 else "compute capability not supported"
+    (least, below), multiple, reads_fp8, _ = _LATENT_BACKENDS[name]
+    if is_sparse:
+        return "sparse not supported"
+    if not least <= capability < below:
+        return "compute capability not supported"
+    reads_fp8 = reads_fp8 and (name != "TRITON_MLA" or version >= _TRITON_MLA_READS_FP8)
+    if _KV_ELEMENT_BYTES[kv_dtype] < 2.0 and not reads_fp8:
+        return "kv_cache_dtype not supported"
+    return "block_size not supported" if block_size is not None and block_size % multiple else None
+
+
+def block_multiple(backend: str) -> int:
+    """Return the tokens of which a block of the KV cache is a multiple."""
+    if backend == _SPARSE_BACKEND:
+        return 64
+    return _LATENT_BACKENDS[backend][1] if backend in _LATENT_BACKENDS else 16
 
 
 def _can_serve(
@@ -235,8 +337,13 @@ def _reason(backend: str, card: HardwareProfile, version: tuple[int, ...], packa
 
 
 def attention_kernels(backend: str, card: HardwareProfile) -> str:
-    """Return the name of an attention backend's kernels; `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere."""
-    if backend != "FLASH_ATTN":
+    """Return the name of the kernels whose shares an attention backend has.
+
+    `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere. No kernel of latent attention was measured alone.
+    """
+    if backend in _LATENT_BACKENDS:
+        return _LATENT_BACKENDS[backend][3]
+    if backend not in ("FLASH_ATTN", _SPARSE_BACKEND):
         return backend
     return "FLASH_ATTN_3" if is_hopper(card) else "FLASH_ATTN_2"
 

@@ -146,7 +146,7 @@ class Scheduler:
             self.waiting.extendleft(reversed(self.host.loaded(now)))
         if not self.running and not self.waiting:
             self._queue_late()
-        budget = self.config.max_num_batched_tokens - self._plan_decodes()
+        budget = self.config.scheduled_tokens - self._plan_decodes()
         pairs = 0.0
         for sequence in list(self._partial):
             chunk = self._chunk(sequence, budget)
@@ -410,7 +410,10 @@ class SpeculativeScheduler(Scheduler):
         host: HostCache | None = None,
     ) -> None:
         super().__init__(config, blocks, host)
-        self.drafting = SpeculativeDecodeSet(self._block_size)
+        made = config.speculation
+        self._is_computed = made is not None and not made.is_looked_up
+        first = made.tokens if made is not None and self._is_computed else 0
+        self.drafting = SpeculativeDecodeSet(self._block_size, first)
         self._text = text
         self._reuses_following = fast_forward
         self._decodes = PlannedDecodes()
@@ -432,7 +435,7 @@ class SpeculativeScheduler(Scheduler):
     def _plan_decodes(self) -> int:
         """Reuse the decodes that the step before prepared, if they are valid and there is room; else plan each one."""
         following, drafting = self.drafting.following, self.drafting
-        budget = self.config.max_num_batched_tokens
+        budget = self.config.scheduled_tokens
         valid = self._reuses_following and not drafting.changed
         of_block = self._rule.full + self._rule.windowed
         if valid and following.tokens <= budget and following.missing_blocks * of_block <= self.pool.free:
@@ -495,7 +498,7 @@ class SpeculativeScheduler(Scheduler):
             pairs=pairs,
             admitted=self._admitted,
             drafting=len(decodes.sequences),
-            decodes_only=False,
+            decodes_only=self._is_computed and not self.prefilling,
         )
 
     def _finish_decodes(self) -> list[Sequence]:

@@ -15,8 +15,9 @@ mean
     loop_onset_tokens × e^(8 × temperature)    (a quarter of that if the prompt is repetitive)
 
 In free text, drafts are short, and each draft token is right with probability `free_acceptance`. In repeating text,
-drafts are as long as the method allows, and each token is right with probability `loop_acceptance`. A draft counts up
-to its first wrong token. `parameters.yaml` lists which of the named numbers are fitted, measured or assumed.
+drafts are as long as the method allows, and each token is right with probability `loop_acceptance`. Drafts that are
+computed (`speculation.py`) have the length and the rates of their method in both. A draft counts up to its first wrong
+token. `parameters.yaml` lists which of the named numbers are fitted, measured or assumed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import NamedTuple
 
 from tuner.engines.simulator.block_pool import BlockPool, Chain, PageRule
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.serve_config import Speculation
+from tuner.engines.simulator.speculation import Speculation
 
 
 @dataclass(frozen=True)
@@ -375,11 +376,13 @@ class PlannedDecodes:
 class SpeculativeDecodeSet:
     """The sequences that decode with drafts; see `DecodeSet` for the set without.
 
-    `following` are the decodes of the next step. They are valid unless the members have `changed` since.
+    `following` are the decodes of the next step. They are valid unless the members have `changed` since. `first_draft`
+    are the draft tokens of a sequence behind its prompt, whose last step makes them if drafts are computed.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, first_draft: int = 0) -> None:
         self._block_size = block_size
+        self._first_draft = first_draft
         self.clock = 0
         self.context = 0
         self.members: dict[int, Sequence] = {}
@@ -391,7 +394,7 @@ class SpeculativeDecodeSet:
 
     def join(self, sequence: Sequence) -> None:
         self.members[sequence.order] = sequence
-        sequence.draft = 0
+        sequence.draft = self._first_draft
         sequence.segments.append((self.clock - 1, 1))
         self.changed = True
 
@@ -413,14 +416,29 @@ _FREE_TEXT_PROBABILITY = 0.3
 """From this `min_probability` on, suffix decoding drafts nothing in free text, where it matches single tokens only."""
 
 
+def _acceptance(speculation: Speculation, parameters: Parameters) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the probability that each draft token is right if those before it are, in free and in repeating text."""
+    if speculation.rates is not None:
+        return speculation.rates, speculation.rates
+    computed = {
+        "mtp": parameters.mtp_acceptance,
+        "eagle": parameters.eagle_acceptance,
+        "eagle3": parameters.eagle_acceptance,
+        "draft_model": parameters.draft_model_acceptance,
+    }.get(speculation.method)
+    free = parameters.free_acceptance if computed is None else computed
+    loop = parameters.loop_acceptance if computed is None else computed
+    return (free,) * speculation.tokens, (loop,) * speculation.tokens
+
+
 class AnswerText:
     """The predictability of the answers of one run, drawn from one seed."""
 
     def __init__(self, speculation: Speculation, temperature: float, parameters: Parameters, seed: int) -> None:
         self._random = random.Random(f"text {seed}")
         self._mean_onset = parameters.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
-        self._free_acceptance = parameters.free_acceptance
-        self._loop_acceptance = parameters.loop_acceptance
+        self._free_rates, self._loop_rates = _acceptance(speculation, parameters)
+        self._is_computed = not speculation.is_looked_up
         self._max_draft = speculation.tokens
         self._factor = speculation.factor
         self._lookup_min = speculation.lookup_min
@@ -447,18 +465,20 @@ class AnswerText:
         # one loop that calls almost nothing, because a run repeats it about a hundred thousand times
         draw, free_draft, free_draft_probability = self._random.random, self._free_draft, self._free_draft_probability
         is_ngram, max_draft, factor, lookup_min = self._is_ngram, self._max_draft, self._factor, self._lookup_min
-        loop_acceptance, free_acceptance = self._loop_acceptance, self._free_acceptance
+        loop_rates, free_rates, is_computed = self._loop_rates, self._free_rates, self._is_computed
         following, ended, tokens, context, produced = PlannedDecodes(), [], 0, 0, 0
         for sequence, given in zip(decodes.sequences, decodes.token_counts, strict=True):
             generated = sequence.generated
-            gained, acceptance = 1, loop_acceptance if generated > sequence.loop_at else free_acceptance
-            while gained < given and draw() < acceptance:
+            gained, rates = 1, loop_rates if generated > sequence.loop_at else free_rates
+            while gained < given and draw() < rates[gained - 1]:
                 gained += 1
             produced += gained
             sequence.segments.append((clock, gained))
             sequence.generated = generated = generated + gained
             looped, left = generated - sequence.loop_at, sequence.output - generated
-            if looped <= 0:
+            if is_computed:
+                draft = max_draft
+            elif looped <= 0:
                 draft = free_draft if free_draft_probability and draw() < free_draft_probability else 0
             elif is_ngram:
                 draft = max_draft if looped >= lookup_min else 0

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
+from search_spaces.catalogue.layers import LatentAttention
 from tuner.engines.simulator.cuda_graphs import CudaGraphs, find_cuda_graphs
-from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags, vllm_default
+from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
     KvCache,
@@ -41,114 +42,19 @@ from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
     attention_kernels,
+    block_multiple,
     chooses_same_experts,
     find_backend,
     find_dtype,
     find_kv_dtype,
     find_kv_element_bytes,
+    find_latent_backend,
     find_quantization,
     has_fast_blocks,
     require_simulated,
 )
+from tuner.engines.simulator.speculation import Speculation, find_speculation
 from tuner.hub import cached_config
-
-_KEYS = {
-    "method",
-    "model",
-    "num_speculative_tokens",
-    "prompt_lookup_max",
-    "prompt_lookup_min",
-    "suffix_decoding_max_tree_depth",
-    "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor",
-    "suffix_decoding_min_token_prob",
-}
-_DEFAULT_LOOKUP = 5
-
-
-@dataclass(frozen=True)
-class Speculation:
-    """How drafts are made.
-
-    Attributes:
-        method: `ngram` or `suffix`.
-        tokens: draft tokens of a sequence in a step at most.
-        lookup_min: ngram only: tokens of the shortest piece of text that is looked up.
-        factor: suffix decoding only: draft tokens for each token that matched.
-        min_probability: suffix decoding only: tokens that are rarer are not drafted.
-    """
-
-    method: str
-    tokens: int
-    lookup_min: int = _DEFAULT_LOOKUP
-    factor: float = 1.0
-    min_probability: float = 0.1
-
-
-def find_speculation(
-    given: Mapping[str, Any] | None, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]
-) -> Speculation | None:
-    """Return the speculation of a configuration; None without any.
-
-    Args:
-        given: the value of `--speculative-config`.
-        card: the GPU.
-        version: vLLM's version.
-        packages: the packages beside vLLM; suffix decoding needs `arctic_inference`.
-
-    Raises:
-        ValueError: with vLLM's message, for a value that vLLM refuses.
-    """
-    if not given:
-        return None
-    unknown = sorted({*given} - _KEYS)
-    if unknown:
-        raise NotSimulated(f"--speculative-config: {unknown[0]} is not simulated; measure that with the engine vllm")
-    method = given.get("method") or ("draft_model" if given.get("model") else None)
-    tokens = given.get("num_speculative_tokens")
-    if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
-        raise ValueError("num_speculative_tokens: Input should be greater than 0")
-    if method == "ngram":
-        return _ngram(given, _required(tokens))
-    if method == "suffix":
-        if "arctic_inference" not in packages:
-            raise ValueError(
-                "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
-            )
-        return _suffix(given, tokens, card, version)
-    raise NotSimulated(f"--speculative-config: method {method!r} is not simulated (ngram and suffix are)")
-
-
-def _required(tokens: int | None) -> int:
-    if tokens is None:
-        raise ValueError(
-            "num_speculative_tokens must be provided with speculative model unless the draft model config contains an "
-            "n_predict parameter."
-        )
-    return tokens
-
-
-def _ngram(given: Mapping[str, Any], tokens: int) -> Speculation:
-    longest, shortest = given.get("prompt_lookup_max"), given.get("prompt_lookup_min")
-    longest = longest or shortest or _DEFAULT_LOOKUP
-    shortest = shortest or longest
-    if shortest > longest:
-        raise ValueError(f"prompt_lookup_min={shortest} must be <= prompt_lookup_max={longest}")
-    return Speculation("ngram", tokens, lookup_min=shortest)
-
-
-def _suffix(
-    given: Mapping[str, Any], tokens: int | None, card: HardwareProfile, version: tuple[int, ...]
-) -> Speculation:
-    def value(key: str, parameter: str) -> Any:
-        return given.get(key, vllm_default(parameter, card, version))
-
-    return Speculation(
-        "suffix",
-        tokens or value("suffix_decoding_max_tree_depth", "suffix_depth"),
-        factor=float(value("suffix_decoding_max_spec_factor", "suffix_factor")),
-        min_probability=float(value("suffix_decoding_min_token_prob", "suffix_probability")),
-    )
 
 
 @dataclass(frozen=True)
@@ -192,6 +98,7 @@ class ServeConfig:
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
         parallel: how the server is split over GPUs.
+        random_weights: whether all weights are random (`--load-format dummy`).
         same_experts: whether the sequences of a step that decodes all choose the same experts; see
             `chooses_same_experts`.
         servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
@@ -233,6 +140,7 @@ class ServeConfig:
     speculation: Speculation | None
     temperature: float
     parallel: Parallelism
+    random_weights: bool = False
     same_experts: bool = False
     servers_per_gpu: int = 1
 
@@ -257,9 +165,46 @@ class ServeConfig:
             self.keeps_windows,
             self.keeps_every_state,
             _drafts(self.speculation),
-            self.model.draft_layers if self.speculation is not None and self.speculation.method == "mtp" else 0,
+            () if self.draft is None else tuple(group.times(self._draft_copies) for group in self.draft.shard.groups),
         )
         return find_kv_cache(self.shard, form, self.version)
+
+    @cached_property
+    def draft(self) -> ServeConfig | None:
+        """What computes a draft token, as a server on the same GPUs; None without drafts that are computed.
+
+        vLLM takes the most likely token as a draft, and launches a draft's passes by piece.
+        """
+        made = self.speculation
+        if made is None or made.draft is None:
+            return None
+        own: dict[str, Any] = {}
+        if made.has_own_weights:
+            method, bits = find_quantization(None, made.draft, self.card, self.version, self.dtype)
+            own = {"quantization": method, "weight_bits": bits}
+        return replace(
+            self,
+            model=made.draft,
+            speculation=None,
+            temperature=0.0,
+            parallel=replace(self.parallel, pipeline=1),
+            graphs=replace(self.graphs, full_decode=False, full_mixed=False),
+            **own,
+        )
+
+    @property
+    def _draft_copies(self) -> int:
+        return 1 if self.speculation is None else self.speculation.copies
+
+    @property
+    def scheduled_tokens(self) -> int:
+        """Tokens that the scheduler gives to a step at most.
+
+        A draft model's first pass has a token more of each sequence; before 0.32, vLLM keeps their places free.
+        """
+        has_model = self.speculation is not None and self.speculation.method == "draft_model"
+        kept = self.max_num_seqs if has_model and (0, 25) <= self.version < (0, 32) else 0
+        return self.max_num_batched_tokens - kept
 
     @property
     def _planned_steps(self) -> int:
@@ -293,7 +238,7 @@ def resolve_serve_config(
     """
     require_simulated(model)
     try:
-        return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
+        made = _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
     except UnknownFlagError as error:
         raise NotSimulated(str(error)) from None
     except FlagError as error:
@@ -302,6 +247,13 @@ def resolve_serve_config(
         raise
     except ValueError as error:
         raise ConfigRefused(str(error)) from None
+    if made.scheduled_tokens <= 0:
+        tokens = made.max_num_batched_tokens
+        raise ConfigRefused(
+            "VllmConfig does not have enough slots to schedule a token and support the speculative decoding settings. "
+            f"Got max_num_batched_tokens={tokens} and scheduled_token_delta={tokens - made.scheduled_tokens}."
+        )
+    return made
 
 
 def placed_config(config: ServeConfig, instances: int, gpus: int) -> ServeConfig:
@@ -355,12 +307,12 @@ def _resolve(
     gpus: int = 1,
 ) -> ServeConfig:
     model = with_state_format(model, flags["mamba_ssm_cache_dtype"], version)
-    speculation = find_speculation(flags["speculative_config"], card, version, packages)
+    speculation = _speculation(flags, model, card, version, packages)
     length = find_max_model_len(flags["max_model_len"], model, version, environment)
     seqs, tokens = find_batch_limits(flags, card, version, length)
     dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, model, card, version)
-    backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
+    backend = _backend(flags, model, card, version, kv_dtype, packages)
     return ServeConfig(
         version=version,
         model=model,
@@ -375,7 +327,7 @@ def _resolve(
         fits_length=flags["max_model_len"] == AUTO_LENGTH,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        **_blocks(flags, model, version),
+        **_blocks(flags, model, version, block_multiple(backend)),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
@@ -387,21 +339,57 @@ def _resolve(
         stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, _drafts(speculation)),
+        graphs=find_cuda_graphs(flags, version, _graph_kernels(backend, card), seqs, tokens, _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
+        random_weights=_has_random_weights(flags),
         same_experts=chooses_same_experts(flags["load_format"], quantization, model),
     )
 
 
-def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> dict[str, Any]:
+def _speculation(
+    flags: Mapping[str, Any],
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    packages: frozenset[str],
+) -> Speculation | None:
+    given, is_random = flags["speculative_config"], _has_random_weights(flags)
+    return find_speculation(given, model, card, version, packages, find_shape, is_random)
+
+
+def _has_random_weights(flags: Mapping[str, Any]) -> bool:
+    return bool(flags["load_format"] == "dummy")
+
+
+def _graph_kernels(backend: str, card: HardwareProfile) -> str:
+    """Return the kernels that decide which steps a CUDA graph may hold."""
+    return backend if "MLA" in backend else attention_kernels(backend, card)
+
+
+def _backend(
+    flags: Mapping[str, Any],
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    kv_dtype: str,
+    packages: frozenset[str],
+) -> str:
+    """Return the attention backend; models whose cache holds latent vectors have backends of their own."""
+    given = flags["attention_backend"]
+    if any(isinstance(group.mixer, LatentAttention) and not group.mixer.per_head for group in model.groups):
+        return find_latent_backend(given, model, card, version, kv_dtype, flags["block_size"])
+    return find_backend(given, card, version, kv_dtype, packages)
+
+
+def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...], multiple: int) -> dict[str, Any]:
     """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
     prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
     return {
         "kv_cache_bytes": flags["kv_cache_memory_bytes"],
         "host_cache_gib": _host_cache(flags, model, version),
-        "block_size": find_block_size(flags["block_size"], version),
+        "block_size": -(-find_block_size(flags["block_size"], version) // multiple) * multiple,
         "keeps_windows": not flags["disable_hybrid_kv_cache_manager"],
         "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
         "prefix_caching": prefix_caching,
@@ -481,7 +469,9 @@ def _api_servers(flags: Mapping[str, Any]) -> int | None:
 
 def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
     """Return whether scheduling is asynchronous; vLLM turns it off if the host makes the drafts."""
-    if speculation is None:
+    if speculation is None or not (
+        speculation.is_looked_up or (speculation.method == "draft_model" and version < (0, 25))
+    ):
         return given is not False
     if given:
         methods_by_release = {(0, 15): "EAGLE/MTP", (0, 25): "EAGLE/MTP/Draft Model/NGram GPU/DSpark"}

@@ -11,14 +11,24 @@ On the card, kernels run one after another:
   experts evenly, n tokens touch T = E (1 - (1 - chosen / E)^n) of them, and the kernel computes the rows of each in
   groups of `_EXPERT_TILE` tokens (vLLM's fused_moe and its `BLOCK_SIZE_M`):
       stream = T × bytes of an expert / bandwidth,  arithmetic = T × rounded up (n chosen / T) × its FLOP / peak
+  With expert parallelism over r GPUs, a step waits for the GPU with the most tokens. Shares of experts differ by s
+  (`expert_skew`, their standard deviation over their mean), and n tokens choose by chance, so that this GPU's load is
+      f = 1 + m(r) sqrt((1 - 1/r) (s² r / E + r / (n chosen)))    times the mean, at most r
+  with the mean m(r) of the largest of r normal numbers (Blom 1958), if choices are independent and experts have no
+  order. Random weights (`--load-format dummy`) have s = 0, as H200 rows show.
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
   a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
-  In a step with prompts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer of
-  reading and comparing.
+  Its prompts have keys and values of each head, and FlashAttention's kernels, whatever the backend.
+  In a step with prompts or drafts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer
+  of reading and comparing. Each tile has one multiprocessor, so that few drafted sequences with long contexts leave
+  most of the card idle (`mha_varlen_fwd` splits contexts for single tokens only).
 - A recurrent layer reads and writes the state of each sequence, and its scan works on each token.
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
-- Sampling: passes over the logits of each sampled token.
+- Sampling: passes over the logits of each sampled token, and of each draft token that is checked.
+- Drafts that are computed: with k draft tokens, a pass over all tokens of the step and k - 1 passes over one token of
+  each sequence, each with the equations above for the draft's layers and the head (`speculation.py`). A sequence whose
+  draft is checked reads its context once, compares it with each of its tokens, and writes a state for each.
 
 The host prepares the step and launches it:
 
@@ -74,12 +84,13 @@ All parameters are documented in `parameters.yaml`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
 from tuner.engines.simulator.cuda_graphs import LaunchMode
-from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, find_weights
+from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, configured_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
@@ -197,6 +208,7 @@ def _pair_flops(mixer: Attention | LatentAttention | Recurrent | None) -> float:
 _TERA = 1e12
 _UNPACK_FROM_TOKENS = 256
 """Steps of at least so many tokens unpack 4-bit matrices to 16 bits before a plain product (vLLM's awq.py, gptq.py)."""
+_TRITON_BACKENDS = ("TRITON_ATTN", "TRITON_MLA")
 _QUANTIZES_ACTIVATIONS = ("native", "blocks")
 """Kernels of products whose other side is quantized before each of them (`Weights.kernels`)."""
 _AWQ_TILE = 16
@@ -214,6 +226,8 @@ class AttentionTime:
     Attributes:
         reading: by window in tokens (None: all), seconds for a token of KV cache that decodes read in these layers.
         mixed: the same in a step with prompts, where FlashAttention 2 does not put the heads of a group into one tile.
+        alone: by window, seconds for a token of KV cache that a drafted sequence reads, if each of its heads has one
+            multiprocessor: FlashAttention 2 divides a long context among several for single tokens only.
         comparing: by window, seconds for a pair of tokens of prefills.
         state: seconds for a sequence whose state is read and written.
         scan: seconds for a token of prefills in recurrent layers.
@@ -227,15 +241,18 @@ class AttentionTime:
         is_fp8 = kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2
         narrow = parameters.flash_attn_3_fp8_factor if is_fp8 else 1.0
         arithmetic = card.tflops["float16"] * _TERA
-        comparing = arithmetic * parameters.attention_arithmetic_share
-        comparing *= parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        flash = arithmetic * parameters.attention_arithmetic_share
+        factor = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        comparing = flash * factor
         slower = parameters.head_scale_factor if config.kv_head_scales else 1.0
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
         self.reading: dict[int | None, float] = {}
         self.mixed: dict[int | None, float] = {}
         self.comparing: dict[int | None, float] = {}
+        self._latent: list[tuple[int | None, float, float]] = []
         self.state = self.scan = 0.0
+        self.alone: dict[int | None, float] = {}
         tile = parameters.flash_attn_2_tile_tokens if kernels == "FLASH_ATTN_2" else 0.0
         for group in config.shard.groups:
             mixer = group.mixer
@@ -244,13 +261,16 @@ class AttentionTime:
                 self.scan += group.count * mixer.token_flops / (arithmetic * parameters.scan_arithmetic_share)
             elif isinstance(mixer, LatentAttention):
                 read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
-                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share)
-                self._add(mixer.top, group.count * math.hypot(read, compared), 0.0)
-                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / comparing)
+                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share * factor)
+                self._latent.append((mixer.top, group.count * read, group.count * compared))
+                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / flash)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
                 read *= scaling / (bandwidth * share * narrow)
-                self._add(mixer.window, group.count * read, group.count * mixer.pair_flops / comparing * slower, tile)
+                compared = group.count * mixer.pair_flops / comparing * slower
+                self._add(mixer.window, group.count * read, compared, tile)
+                alone = tile * compared * (card.multiprocessors or 0) / mixer.heads
+                self.alone[mixer.window] = self.alone.get(mixer.window, 0.0) + alone
 
     def _add(self, window: int | None, reading: float, comparing: float, tile: float = 0.0) -> None:
         self.mixed[window] = self.mixed.get(window, 0.0) + max(reading, tile * comparing)
@@ -259,19 +279,27 @@ class AttentionTime:
 
     def seconds(self, step: Step) -> float:
         """Return the seconds of a step."""
-        total = 0.0
-        for window, reading in (self.reading if step.decodes_only else self.mixed).items():
+        total, decoding = 0.0, step.drafting or step.decode
+        for window, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
             context: float = step.context
             pairs = step.pairs
             if window is not None:
-                context, pairs = min(context, step.decode * window), min(pairs, step.prefill * window)
-            total += reading * context + self.comparing[window] * pairs
-        return total + self.state * step.sequences + self.scan * step.prefill
+                context, pairs = min(context, decoding * window), min(pairs, step.prefill * window)
+            longest = self.alone.get(window, 0.0) * context / decoding if step.drafting and step.decodes_only else 0.0
+            total += max(reading * context, longest) + self.comparing[window] * pairs
+        checked = step.decode / decoding if decoding else 1.0
+        for top, read, compared in self._latent:
+            context = step.context if top is None else min(step.context, decoding * top)
+            total += context * math.hypot(read, compared * checked)
+        states = step.sequences + (step.decode - decoding) / 2
+        return total + self.state * states + self.scan * step.prefill
 
 
 _CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
 COMMUNICATION = "communication"
 """The cause of a step's time that a server of several GPUs has besides the others."""
+DRAFTS = "drafts"
+"""The cause of a step's time that a server which computes its drafts has besides the others."""
 OTHER_SERVERS = "other servers"
 """The cause of a step's time that a server which shares its GPU has besides the others."""
 
@@ -308,15 +336,18 @@ class StepTime:
         self._scale = scale
         self.flops = self.bytes = 0.0
         self.sharing = 1
-        self.weights: Weights = _weights(config, config.shard, marlin_input)
-        self.work = TokenWork.of(config, _weights(config, config.model, marlin_input))
+        self.weights: Weights = configured_weights(config, config.shard, marlin_input)
+        self.work = TokenWork.of(config, configured_weights(config, config.model, marlin_input))
         self._stages = config.parallel.pipeline
         self._copies = config.parallel.data
         is_split = config.parallel.replica_gpus > 1 or (self._copies > 1 and bool(self.weights.experts))
         self._attention = AttentionTime(config, parameters)
+        self._draft = None if config.draft is None else StepTime(config.draft, parameters, marlin_input)
+        self._passes = config.speculation.tokens if config.speculation else 0
         self._communication = Communication(config, parameters) if is_split else None
-        self.seconds = dict.fromkeys((*_CAUSES, *((COMMUNICATION,) if is_split else ())), 0.0)
-        is_triton = config.backend == "TRITON_ATTN"
+        causes = (*_CAUSES, *((COMMUNICATION,) if is_split else ()), *((DRAFTS,) if self._draft else ()))
+        self.seconds = dict.fromkeys(causes, 0.0)
+        is_triton = config.backend in _TRITON_BACKENDS
         self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
         self._warm = warm
         self._set_card_times(config, parameters)
@@ -357,6 +388,8 @@ class StepTime:
 
     def _set_expert_times(self, card: HardwareProfile, weights: Weights, parameters: Parameters) -> None:
         """Set the seconds to stream an expert's matrices and to multiply a token with them, of all layers of a kind."""
+        self._skew = 0.0 if self.config.random_weights else parameters.expert_skew
+        self._largest = largest_of(self.config.parallel.tensor * self.config.parallel.data)
         narrow = weights.expert_kernels in ("native", "blocks")
         share = parameters.expert_bandwidth_share
         streamed = (card.bandwidth_gbs or 1.0) * _GIGA * share
@@ -391,7 +424,7 @@ class StepTime:
         launch = (config.card.launch_us or 0.0) * _US * config.shard.layers
         quantizes = self.weights.kernels in _QUANTIZES_ACTIVATIONS
         quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
-        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
+        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend in _TRITON_BACKENDS
         attention = parameters.triton_launches_per_layer * launch if is_triton else 0.0
         experts = parameters.expert_launches_per_layer * launch * _expert_layers(config.shard) / config.shard.layers
         self._host_step = (parameters.step_us + (parameters.flex_mask_us if is_flex else 0.0)) * _US / speed
@@ -406,17 +439,17 @@ class StepTime:
         draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
         self._host_draft = draft_us.get(method, 0.0) * _US / speed
+        self._host_pass = parameters.draft_pass_us * _US / speed
 
     def advance(self, step: Step) -> float:
         """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
         config, seconds = self.config, self.seconds
         batches = 1 if self._stages == 1 else max(1, min(self._stages, step.sequences))
-        tokens = -(-(step.decode + step.prefill) // batches)
-        launch_mode = config.graphs.launch(tokens, step.decodes_only)
-        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
-            tokens = config.graphs.padded(tokens)
-        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
-        launches = self._launches[launch_mode] * batches
+        card, launches = self._kernels(step, batches)
+        if self._draft is not None:
+            drafting, preparing = self._drafts(self._draft, step)
+            seconds[DRAFTS] += drafting
+            card, launches = card + drafting, launches + preparing
         host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
         host += self._host_admission * step.admitted
         if config.async_scheduling or batches > 1:
@@ -433,6 +466,29 @@ class StepTime:
             self._warm = True
             period += self._first_use_s
         return period * self._scale
+
+    def _kernels(self, step: Step, batches: int) -> tuple[float, float]:
+        """Return the seconds of a step's kernels on the card, and those in which the host launches them."""
+        tokens = -(-(step.decode + step.prefill) // batches)
+        launch_mode = self.config.graphs.launch(tokens, step.decodes_only)
+        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
+            tokens = self.config.graphs.padded(tokens)
+        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
+        return card, self._launches[launch_mode] * batches
+
+    def _drafts(self, draft: StepTime, step: Step) -> tuple[float, float]:
+        """Return the seconds of the passes that make the next drafts, on the card and of the host.
+
+        The first pass has all tokens of the step, and each further one a token of each sequence that sampled.
+        """
+        draft.sharing = self.sharing
+        count = step.sampled - step.decode + step.drafting
+        card, launches = draft._kernels(step._replace(sampled=count), 1)
+        if count and self._passes > 1:
+            # a batch of one token for each sequence, whose contexts are those of the step's decodes
+            each, launch = draft._kernels(Step(count, 0, count, count, step.context, 0.0), 1)
+            card, launches = card + (self._passes - 1) * each, launches + (self._passes - 1) * launch
+        return card, launches + self._passes * self._host_pass
 
     def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> float:
         """Return the seconds of a step on the card, and add them up by cause.
@@ -475,15 +531,32 @@ class StepTime:
             tokens = -(-tokens // self._tile) * self._tile
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
 
+    def _busiest(self, part: Experts, tokens: float) -> float:
+        """Return the load of the GPU with the most tokens over the mean; `part` are the experts of one GPU."""
+        gpus = self.config.parallel.tensor * self.config.parallel.data
+        if not self.config.parallel.whole_experts or not tokens:
+            return 1.0
+        variance = (1 - 1 / gpus) * (self._skew**2 / part.count + 1 / (tokens * part.chosen))
+        return min(float(gpus), 1.0 + self._largest * math.sqrt(variance))
+
     def _routed(self, step: Step, tokens: int) -> float:
         """Return the seconds of the experts' products in a batch of `tokens` tokens of each copy of the model."""
         total, count = 0.0, tokens * self._copies
         choices = step.prefill + (step.decode > 0) if self.config.same_experts else count
-        for mlp, stream, arithmetic in self._experts:
+        for even, stream, arithmetic in self._experts:
+            mlp = replace(even, chosen=min(even.count, even.chosen * self._busiest(even, choices)))
             touched = mlp.touched(choices)
             rows = math.ceil(count * mlp.chosen / touched / _EXPERT_TILE) * _EXPERT_TILE
             total += touched * math.hypot(stream, arithmetic * rows)
         return total
+
+
+_FIRST_BLOM, _LAST_BLOM = 0.375, 0.25
+
+
+def largest_of(count: int) -> float:
+    """Return the mean of the largest of so many standard normal numbers, by Blom's approximation."""
+    return NormalDist().inv_cdf((count - _FIRST_BLOM) / (count + _LAST_BLOM))
 
 
 def _expert_layers(model: ModelShape) -> int:
@@ -493,16 +566,3 @@ def _expert_layers(model: ModelShape) -> int:
 def _whole_layers(model: ModelShape) -> float:
     """Return the number of layers with a mixer and an MLP; one that has only one of them counts half."""
     return sum(group.count * ((group.mixer is not None) + (group.mlp is not None)) / 2 for group in model.groups)
-
-
-def _weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
-    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
-    return find_weights(
-        model,
-        config.card,
-        config.dtype,
-        config.quantization,
-        config.weight_bits,
-        marlin_input,
-        config.fast_blocks,
-    )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from search_spaces import hardware_named, known_models
-from tests.unit.engines.simulator.helpers import config
+from tests.unit.engines.simulator.helpers import SMALL, config
 from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.flags import FlagError, parse_flags
 from tuner.engines.simulator.precision import ConfigRefused, find_backend
@@ -193,3 +193,50 @@ def test_keys_with_dots_are_one_object(words: list[str], config: dict[str, Any])
 def test_keys_that_no_object_can_have_are_refused(words: list[str]) -> None:
     with pytest.raises(FlagError):
         parse_flags(words)
+
+
+DEEPSEEK = "deepseek-ai/DeepSeek-V2-Lite"
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "argv", "backend", "block"),
+    [
+        ("h200", (0, 25, 1), (), "FLASH_ATTN_MLA", 16),
+        ("a100", (0, 25, 1), (), "TRITON_MLA", 16),
+        ("rtxpro6000", (0, 32, 0), (), "TRITON_MLA", 16),
+        ("h200", (0, 25, 1), ("--kv-cache-dtype", "fp8"), "FLASHMLA", 64),  # FLASH_ATTN_MLA reads 16 bits only
+        ("h200", (0, 25, 1), ("--attention-backend", "FLASHMLA"), "FLASHMLA", 64),
+        ("h200", (0, 15, 1), ("--attention-backend", "FLASHMLA", "--block-size", "16"), "FLASHMLA", 64),
+        ("h200", (0, 25, 1), ("--attention-backend", "TRITON_MLA", "--block-size", "32"), "TRITON_MLA", 32),
+    ],
+)
+def test_latent_attention_has_backends_with_block_sizes_of_their_own(
+    card: str, version: tuple[int, ...], argv: tuple[str, ...], backend: str, block: int
+) -> None:
+    made = config(*argv, card=card, model=DEEPSEEK, version=version)
+    assert (made.backend, made.block_size) == (backend, block)
+
+
+@pytest.mark.parametrize(
+    ("card", "model", "argv", "reason"),
+    [
+        ("h200", DEEPSEEK, ("FLASHMLA", "--block-size", "32"), "block_size not supported"),
+        ("h200", DEEPSEEK, ("CUTLASS_MLA",), "compute capability not supported"),
+        ("a100", DEEPSEEK, ("FLASH_ATTN_MLA",), "compute capability not supported"),
+        ("h200", DEEPSEEK, ("FLASH_ATTN_MLA", "--kv-cache-dtype", "fp8"), "kv_cache_dtype not supported"),
+        ("h200", DEEPSEEK, ("FLASH_ATTN",), "MLA not supported"),
+        ("h200", SMALL, ("FLASHMLA",), "non-MLA not supported"),
+        ("h200", "deepseek-ai/DeepSeek-V3.2", ("FLASHMLA",), "sparse not supported"),
+    ],
+)
+def test_a_backend_of_latent_attention_is_refused_with_its_reason(
+    card: str, model: str, argv: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigRefused, match=rf"Reason: \['{reason}'\]"):
+        config("--attention-backend", *argv, card=card, model=model, version=(0, 25, 1))
+
+
+def test_sparse_latent_attention_needs_hopper_or_blackwell() -> None:
+    assert config(card="h200", model="deepseek-ai/DeepSeek-V3.2", version=(0, 25, 1)).backend == "FLASHMLA_SPARSE"
+    with pytest.raises(ConfigRefused, match="No valid attention backend found"):
+        config(card="a100", model="deepseek-ai/DeepSeek-V3.2", version=(0, 25, 1))

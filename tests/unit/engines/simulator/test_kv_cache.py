@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from search_spaces import known_models
-from search_spaces.catalogue.layers import Attention, LatentAttention, Recurrent
+from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Recurrent
 from tests.unit.engines.simulator.helpers import config_of, shape
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
@@ -155,12 +155,14 @@ def test_prefix_caching_keeps_states() -> None:
 def test_layers_and_tokens_of_drafts_have_a_cache() -> None:
     # as vLLM 0.25.1's functions return them for 11 and 62 layers of attention and states with 3 + 2 convolved tokens
     qwen = shape((10, Attention(16, 2, 256)), (30, gated_delta_net(4)))
-    form = CacheFormat(16, 2.0, 8192, prefix_caching=False, drafts=2, draft_layers=1)
+    draft = (LayerGroup(1, Attention(16, 2, 256), None),)
+    form = CacheFormat(16, 2.0, 8192, prefix_caching=False, drafts=2, draft=draft)
     made = find_kv_cache(qwen, form, V25)
     assert (made.block_size, 40 * GIB // made.block_bytes, made.tokens(1778, 131072)) == (1072, 1778, 1765500)
     align = find_kv_cache(qwen, form._replace(prefix_caching=True), V25)
     assert align.tokens(1778, 131072) == 1726266
-    latent = find_kv_cache(SHAPES["deepseek-v3"], form, V25)
+    layer = LayerGroup(1, SHAPES["deepseek-v3"].groups[0].mixer, None)
+    latent = find_kv_cache(SHAPES["deepseek-v3"], form._replace(draft=(layer,)), V25)
     assert latent.tokens(40 * GIB // latent.block_bytes, 163840) == 601328
 
 

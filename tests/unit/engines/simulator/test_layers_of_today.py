@@ -9,11 +9,11 @@ import pytest
 from search_spaces import ModelShape, hardware_named
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from tuner.engines.simulator.limits import Parallelism, shard_of, uneven_part
-from tuner.engines.simulator.memory import find_weights
+from tuner.engines.simulator.memory import activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.step_time import AttentionTime, StepTime, TokenWork
+from tuner.engines.simulator.step_time import AttentionTime, StepTime, TokenWork, largest_of
 
 EXPERTS = Experts(128, 8, 768)
 ATTENTION = Attention(32, 4, 128)
@@ -88,9 +88,9 @@ def _router_seconds() -> float:
 def test_two_gpus_halve_the_experts_by_their_size_or_their_number() -> None:
     whole = find_parts(Parallelism())
     assert find_parts(Parallelism(tensor=2)) == Experts(128, 8, 384)
-    assert find_parts(Parallelism(tensor=2, whole_experts=True)) == Experts(64, 4.0, 768)
+    assert find_parts(Parallelism(tensor=2, whole_experts=True)) == Experts(64, 4.0, 768, elsewhere=4.0)
     assert find_parts(Parallelism(data=2)) == Experts(128, 8, 384)
-    assert find_parts(Parallelism(tensor=2, data=2, whole_experts=True)) == Experts(32, 2.0, 768)
+    assert find_parts(Parallelism(tensor=2, data=2, whole_experts=True)) == Experts(32, 2.0, 768, elsewhere=6.0)
     assert whole == EXPERTS
     assert Experts(64, 4.0, 768).touched(48) == pytest.approx(EXPERTS.touched(48) / 2)
 
@@ -99,6 +99,36 @@ def find_parts(parallel: Parallelism) -> Experts:
     (group,) = shard_of(QWEN_30B, parallel).groups
     assert isinstance(group.mlp, Experts)
     return group.mlp
+
+
+def test_a_step_waits_for_the_gpu_with_the_most_tokens() -> None:
+    # Blom: the 0.853 quantile (4 - 0.375) / (4 + 0.25), for two GPUs the 0.722 quantile
+    assert (largest_of(2), largest_of(4)) == pytest.approx((0.5895, 1.0491), abs=1e-4)
+    # four GPUs of 32 experts, of which a token chooses two: 1 + 1.0491 (0.75 (0.72² / 32 + 1 / 2000))^0.5
+    skewed = replace(EVEN, expert_skew=0.72)
+    assert busiest(1000, skewed, "--enable-expert-parallel") == pytest.approx(1.1174, abs=1e-4)
+    assert busiest(1000, skewed, "--enable-expert-parallel", "--load-format", "dummy") == pytest.approx(
+        1.0203, abs=1e-4
+    )
+    assert busiest(1000, skewed) == 1.0
+
+
+def busiest(tokens: int, parameters: Parameters, *arguments: str) -> float:
+    """Return the load of the busiest of four GPUs over the mean."""
+    made = config("-tp", "4", *arguments, gpus=4)
+    (group,) = made.shard.groups
+    assert isinstance(group.mlp, Experts)
+    return StepTime(made, parameters)._busiest(group.mlp, tokens)
+
+
+def test_element_wise_work_has_a_row_for_each_chosen_expert_wherever_it_is() -> None:
+    # 48 layers of attention (2 h + 2 n d + 2 k d), a router's row of h, and 8 rows of 2 h + 3 × 768 numbers
+    attention = 2 * 2048 + 2 * 32 * 128 + 2 * 4 * 128
+    whole = activation_elements(config().model)
+    assert whole == 48 * (attention + 2048 + 8 * (2 * 2048 + 3 * 768))
+    part = activation_elements(config("-tp", "4", "--enable-expert-parallel", gpus=4).shard)
+    own = 2 * 2048 + 2 * 8 * 128 + 2 * 128
+    assert part == 48 * (own + 2048 + 8 * (2 * 2048 + 3 * 768))
 
 
 def test_copies_of_a_model_share_its_experts_and_exchange_tokens() -> None:

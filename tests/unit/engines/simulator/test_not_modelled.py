@@ -28,7 +28,10 @@ def resolve(model: ModelShape, *argv: str) -> ServeConfig:
         (['-cc.custom_ops=["+rms_norm"]'], "custom_ops is not simulated"),
         (["--mamba-block-size", "8"], "--mamba-block-size 8: not simulated"),
         (["--enable-eplb"], "--enable-eplb: not simulated"),
-        (['-sc={"model": "draft", "num_speculative_tokens": 3}'], "method 'draft_model' is not simulated"),
+        (['-sc={"model": "draft", "num_speculative_tokens": 3}'], "'draft': no shape of that model is known"),
+        (['-sc={"method": "mtp", "num_speculative_tokens": 1}'], "no layers that predict further tokens"),
+        (['-sc={"method": "mtp", "model": "draft", "num_speculative_tokens": 1}'], "with a model of its own is not"),
+        (['-sc={"method": "medusa", "model": "draft", "num_speculative_tokens": 1}'], "'medusa' with a model"),
     ],
 )
 def test_flags(argv: list[str], part: str) -> None:
