@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from records.trials import DEFAULTS, Config, JsonScalar, TrialKind
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
@@ -14,7 +15,7 @@ from tuner.sampler.prior import Prior
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
 from tuner.study.recipes import RECIPE, combined_winners, most_recipes, order_recipes
-from tuner.study.specification.spec import Budget, StudySpec
+from tuner.study.specification.spec import Budget, Enqueued, StudySpec
 
 _MAX_REDRAWS = 200
 """Proposals in a row that may break a rule or be known before the space counts as exhausted."""
@@ -52,7 +53,8 @@ class Proposals:
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
-        self._combines_recipes = False
+        self._recipes: Future[list[Enqueued]] | None = None
+        self._leaves_place = self._combines_recipes = False
         self._recover()
         self._plan()
         self._plan_recipes(prior)
@@ -90,18 +92,25 @@ class Proposals:
             self._grid = enumerate_configs(self._space)
 
     def _plan_recipes(self, prior: Prior | None) -> None:
-        """Queue the recipes that were not tried; none once the sampler has proposed a trial, which follows them."""
-        records = [record for record in self._store.trials(self._spec.name) if not record.round]
-        if self._grid is not None or any(record.kind is TrialKind.SEARCH for record in records):
+        """Start to order the recipes, in a thread beside the first trial; none once the sampler has proposed one."""
+        kinds = {record.kind for record in self._store.trials(self._spec.name)}
+        if self._grid is not None or TrialKind.SEARCH in kinds:
             return
-        labels = {record.label for record in records}
-        most = most_recipes(self._trials)
-        recipes = order_recipes(self._spec, prior, most)
+        pool = ThreadPoolExecutor(1)
+        self._recipes = pool.submit(order_recipes, self._spec, prior, most_recipes(self._trials))
+        pool.shutdown(wait=False)
+        self._leaves_place = prior is None
+
+    def _queue_recipes(self) -> None:
+        """Queue the ordered recipes that were not tried."""
+        assert self._recipes is not None
+        recipes, self._recipes = self._recipes.result(), None
+        labels = {record.label for record in self._store.trials(self._spec.name)}
         for recipe in recipes:
             label = f"{RECIPE}{recipe.label}"
             if label not in labels:
                 self._named.append(WorkItem(-1, 0, TrialKind.RECIPE, recipe.config, label))
-        self._combines_recipes = prior is None and 1 < len(recipes) < most
+        self._combines_recipes = self._leaves_place and 1 < len(recipes) < most_recipes(self._trials)
 
     def _combined_recipes(self) -> WorkItem | None:
         """Return the recipes that won, together, once all have ended; None before, and without two of them."""
@@ -136,6 +145,8 @@ class Proposals:
 
     def _next_named(self) -> WorkItem | None:
         """Return the next trial whose configuration is given; a recipe that was given as well is not tried again."""
+        if self._recipes is not None and not self._named:
+            self._queue_recipes()
         while self._named:
             item = self._named.popleft()
             if item.kind is not TrialKind.RECIPE or self._rendering(item.config) not in self._seen:

@@ -58,7 +58,10 @@ def preset_document(preset: Preset) -> dict[str, Any]:
 
 
 def space_document(resolved: ResolvedSpace) -> dict[str, Any]:
-    """Return a space on a card: its parameters, what is not offered and why, and the named configurations."""
+    """Return a space on a card: its parameters, what is not offered and why, the named configurations, and the recipes.
+
+    A recipe has the reason why a study does not measure it first; null: it does.
+    """
     return {
         "hardware": resolved.context.hardware.name,
         "parameters": [
@@ -70,6 +73,7 @@ def space_document(resolved: ResolvedSpace) -> dict[str, Any]:
         ],
         "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
         "named": {name: {"config": dict(c.config), "source": c.source} for name, c in resolved.named.items()},
+        "recipes": dict(resolved.recipes),
     }
 
 

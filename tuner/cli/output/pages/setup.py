@@ -66,9 +66,15 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
         print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
         show("", Text("not offered", style="bold"), labelled(_dropped(resolved)), width=140)
-    if resolved.named:
-        named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
-        show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)
+    named = {name: f"{known.note} [{known.source}]" for name, known in resolved.named.items()}
+    recipes = resolved.recipes
+    tried = [(name, named.pop(name)) for name, reason in recipes.items() if reason is None]
+    named |= {name: f"recipe: {reason}. {named[name]}" for name, reason in recipes.items() if reason is not None}
+    if tried:
+        title = f"recipes, which a study with the load of {choice.preset} measures first; --no-recipes leaves them out"
+        show("", Text(title, style="bold"), labelled(tried), width=140)
+    if named:
+        show("", Text("named configurations, for --enqueue", style="bold"), labelled([*named.items()]), width=140)
 
 
 def tune(study: str | None, vllm: str | None, storage: str | None) -> None:
