@@ -18,6 +18,7 @@ from search_spaces import (
     hardware_named,
     load_space,
 )
+from search_spaces.catalogue.describe import described
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.engines.base import EngineInfo
@@ -205,6 +206,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         **simulation.metrics,
         "price": None if simulation.price is None else simulation.price.to_dict(),
         "gpus": simulation.machine.gpus,
+        "model_layers": described(simulation.machine.config.model),
         "instances": simulation.machine.instances,
         "output_throughput_per_gpu": simulation.output_throughput_per_gpu,
         "memory_per_gpu": _memory(simulation),
@@ -212,7 +214,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "preemptions": counts.preemptions,
         "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
         "spec_decode_acceptance_rate": _share(counts.accepted_tokens, counts.drafted_tokens),
-        "attention_backend": simulation.machine.config.backend,
+        "attention_backend": simulation.machine.config.backend_name,
         "step_shares": simulation.time_shares,
         "roofline": asdict(simulation.roofline),
         "error_bands": dict(simulation.machine.error_bands.errors),

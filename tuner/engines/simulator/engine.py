@@ -189,7 +189,7 @@ class SimulatedServer:
             max_concurrency=budget.tokens / server.config.max_model_len,
             weights_gib=budget.weights_gib,
             graph_gib=budget.graphs_gib,
-            attention_backend=self._config.backend,
+            attention_backend=self._config.backend_name,
             preemptions=float(sum(each.preemptions for each in counts)) if counts else None,
             prefix_hit_rate=sum(each.hit_tokens for each in counts) / queried if queried else None,
             queue_time_mean_s=sum(queued) / len(queued) if queued else None,

@@ -105,7 +105,8 @@ def find_quantization(
     ):
         return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
     if method not in _METHODS:
-        raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
+        whose = f"--quantization {method}" if given else f"a checkpoint of {model.stored_bits} bits by {method}"
+        raise NotSimulated(f"{whose}: not simulated; measure that with the engine vllm")
     if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
         raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
     if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:
@@ -210,6 +211,32 @@ def find_backend(
             f"['{_reason(name, card, version, packages)}']"
         )
     return name
+
+
+def latent_backend(card: HardwareProfile, kv_element_bytes: float) -> str:
+    """Return the backend that vLLM chooses for latent attention (`platforms/cuda.py`), without an indexer."""
+    if not is_hopper(card):
+        return "TRITON_MLA"
+    return "FLASHMLA" if kv_element_bytes < 2.0 else "FLASH_ATTN_MLA"
+
+
+def check_latent_backend(given: str | None, chosen: str) -> None:
+    """Check `--attention-backend` for a model with latent attention, for which vLLM chooses `chosen`.
+
+    Raises:
+        ConfigRefused: for a backend without kernels for it.
+        NotSimulated: for another one, whose times are not known.
+    """
+    name = chosen if given is None or given.lower() == "auto" else given.upper()
+    if name in _BACKENDS:
+        raise ConfigRefused(
+            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
+            "['MLA not supported']"
+        )
+    if name != chosen:
+        raise NotSimulated(
+            f"--attention-backend {given}: not simulated for latent attention, whose default here is {chosen}"
+        )
 
 
 def _can_serve(

@@ -41,6 +41,7 @@ from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
     attention_kernels,
+    check_latent_backend,
     chooses_same_experts,
     find_backend,
     find_dtype,
@@ -48,6 +49,7 @@ from tuner.engines.simulator.precision import (
     find_kv_element_bytes,
     find_quantization,
     has_fast_blocks,
+    latent_backend,
     require_simulated,
 )
 from tuner.hub import cached_config
@@ -187,7 +189,7 @@ class ServeConfig:
         max_queued_tokens: tokens of waiting requests at most; None for no limit.
         stream_interval: tokens that are sent to a client together.
         api_servers: number of API server processes.
-        backend: attention backend.
+        backend: attention backend; of latent attention, the one whose arithmetic stands for it.
         graphs: CUDA graphs.
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
@@ -235,6 +237,11 @@ class ServeConfig:
     parallel: Parallelism
     same_experts: bool = False
     servers_per_gpu: int = 1
+
+    @property
+    def backend_name(self) -> str:
+        """The name of the attention backend in vLLM's log."""
+        return latent_backend(self.card, self.kv_element_bytes) if self.model.has_latent_attention else self.backend
 
     @cached_property
     def shard(self) -> ModelShape:
@@ -360,7 +367,7 @@ def _resolve(
     seqs, tokens = find_batch_limits(flags, card, version, length)
     dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, model, card, version)
-    backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
+    backend = find_backend(_plain_backend(flags, model, card, kv_element_bytes), card, version, kv_dtype, packages)
     return ServeConfig(
         version=version,
         model=model,
@@ -393,6 +400,17 @@ def _resolve(
         parallel=find_parallelism(flags, model, gpus),
         same_experts=chooses_same_experts(flags["load_format"], quantization, model),
     )
+
+
+def _plain_backend(
+    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, kv_element_bytes: float
+) -> str | None:
+    """Return `--attention-backend`; None for latent attention, whose backends are others and are checked here."""
+    given: str | None = flags["attention_backend"]
+    if not model.has_latent_attention:
+        return given
+    check_latent_backend(given, latent_backend(card, kv_element_bytes))
+    return None
 
 
 def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> dict[str, Any]:
