@@ -74,6 +74,10 @@ def _role(name: str) -> str:
     return name.partition(",")[0].partition(" #")[0]
 
 
+_PART_COLORS = (*COLORS, "#8c564b", "#17a2a2")
+"""One for each part of a step: several GPUs and a cache in the host's memory add parts."""
+
+
 def time_shares(shares: Mapping[str, Mapping[str, float]]) -> go.Figure | None:
     """Draw where the time of the engine's steps goes, a bar for each configuration.
 
@@ -91,7 +95,7 @@ def time_shares(shares: Mapping[str, Mapping[str, float]]) -> go.Figure | None:
             x=[found.get(part, 0.0) for found in shares.values()],
             orientation="h",
             name=part,
-            marker={"color": COLORS[place % len(COLORS)]},
+            marker={"color": _PART_COLORS[place % len(_PART_COLORS)]},
             hovertemplate=f"{part}: %{{x:.0%}}<extra></extra>",
         )
     figure.update_xaxes(tickformat=".0%", range=[0, 1])

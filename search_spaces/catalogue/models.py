@@ -28,6 +28,7 @@ from search_spaces.catalogue.decoder import (
     read_layers,
     require_known,
 )
+from search_spaces.catalogue.derived_names import derivations
 from search_spaces.catalogue.encoders import encoder_weights
 from search_spaces.catalogue.formats import (
     FULL_BITS,
@@ -478,10 +479,15 @@ def known_configs() -> dict[str, dict[str, Any]]:
     """Return the configurations of known models by their name on the Hugging Face hub.
 
     Each has `config`, the values of config.json that are read, and may have `quantization`, those of
-    hf_quant_config.json, and `source`.
+    hf_quant_config.json, and `source`. In the file, `like` names a model whose values are the same but for those given.
     """
-    configs: dict[str, dict[str, Any]] = json.loads(_FILE.read_text())
-    return configs
+    entries: dict[str, dict[str, Any]] = json.loads(_FILE.read_text())
+    for entry in entries.values():
+        while "like" in entry:
+            base = entries[entry.pop("like")]
+            entry["config"] = {**base.get("config", {}), **entry.get("config", {})}
+            entry.update({key: base[key] for key in ("like", "quantization") if key in base})
+    return entries
 
 
 class _KnownModels(Mapping[str, ModelShape]):
@@ -499,9 +505,12 @@ class _KnownModels(Mapping[str, ModelShape]):
 
 @cache
 def _known(name: str) -> ModelShape:
-    found = known_configs()[name]
-    quantization = found.get("quantization")
-    return ModelShape.from_config_json(found["config"], of_quant_file(quantization) if quantization else _NOTHING)
+    return _of_entry(known_configs()[name])
+
+
+def _of_entry(entry: Mapping[str, Any]) -> ModelShape:
+    quantization = entry.get("quantization")
+    return ModelShape.from_config_json(entry["config"], of_quant_file(quantization) if quantization else _NOTHING)
 
 
 def known_models() -> Mapping[str, ModelShape]:
@@ -509,6 +518,15 @@ def known_models() -> Mapping[str, ModelShape]:
     return _KnownModels()
 
 
+@cache
 def known_model(name: str) -> ModelShape | None:
-    """Return the shape of a model by its name on the hub; None if it is not a known one."""
-    return known_models().get(name)
+    """Return the shape of a model by its name on the hub; None if it is neither a known one nor derived from one."""
+    if name in known_configs():
+        return _known(name)
+    for each in derivations(name, known_configs()):
+        entry, shape = known_configs()[each.base], _known(each.base)
+        plain = not (shape.has_latent_attention or shape.has_recurrent_layers)
+        holds = plain if each.kinds is None else entry["config"]["model_type"] in each.kinds
+        if holds and shape.unread is None and shape.quantization is None:
+            return _of_entry({"config": {**entry["config"], **each.config}, "quantization": each.quantization})
+    return None

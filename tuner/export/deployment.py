@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from records.trials import Provenance
 from search_spaces.argv import one_spelling, value_after
@@ -21,6 +23,10 @@ LEAST_START_S = 600.0
 """A start may take at least this long, in seconds: the first one also loads the weights over the network."""
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.+-]*(=.*)?", re.DOTALL)
+_NO_FILES = frozenset({"--root-path", "--uds", "--allowed-origins", "--api-key", "--download-dir"})
+"""Flags whose value may start with `/` and is no file that the server reads."""
+_OF_THE_SYSTEM = ("/dev/", "/proc/", "/tmp/")
+"""Places that a container has of its own."""
 _NOT_IN_NAME = re.compile(r"[^a-z0-9]+")
 _NAME_LENGTH = 40
 
@@ -67,6 +73,13 @@ class Deployment:
     def model_folder(self) -> str | None:
         """The model's folder; None for a name on a hub."""
         return self.model if self.model.startswith(("/", "./", "../")) else None
+
+    @property
+    def host_paths(self) -> tuple[str, ...]:
+        """Files and folders of the machine that the server reads: the model's folder, and those in flags."""
+        own = () if self.model_folder is None else (self.model_folder,)
+        found = [path for each in self.arguments if each.flag not in _NO_FILES for path in _paths_in(each.values)]
+        return tuple(dict.fromkeys((*own, *(path for path in found if not path.startswith(_OF_THE_SYSTEM)))))
 
     @property
     def served_name(self) -> str:
@@ -196,6 +209,24 @@ class Deployment:
         plain = _NOT_IN_NAME.sub("-", self.study.lower()).strip("-")
         named = plain if plain[:1].isalpha() else f"study-{plain}"
         return f"{named[:_NAME_LENGTH].rstrip('-')}-server"
+
+
+def _paths_in(values: Iterable[str]) -> Iterator[str]:
+    """Yield the absolute paths in a flag's values: whole ones, those of `NAME=PATH`, and texts in JSON."""
+    for value in values:
+        try:
+            texts = list(_texts_in(json.loads(value)))
+        except ValueError:
+            texts = [value, value.partition("=")[2]]
+        yield from (text for text in texts if text.startswith("/") and len(text) > 1)
+
+
+def _texts_in(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list):
+        for part in content.values() if isinstance(content, dict) else content:
+            yield from _texts_in(part)
 
 
 def arguments_of(words: Iterable[str]) -> tuple[Argument, ...]:

@@ -18,6 +18,7 @@ from search_spaces import (
     hardware_named,
     load_space,
 )
+from search_spaces.catalogue.describe import described
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.engines.base import EngineInfo
@@ -206,6 +207,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         **simulation.metrics,
         "price": None if simulation.price is None else simulation.price.to_dict(),
         "gpus": simulation.machine.gpus,
+        "model_layers": described(simulation.machine.config.model),
         "instances": simulation.machine.instances,
         "output_throughput_per_gpu": simulation.output_throughput_per_gpu,
         "memory_per_gpu": _memory(simulation),

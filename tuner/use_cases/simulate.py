@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from search_spaces import (
     HardwareProfile,
+    ModelShape,
     Price,
     version_tuple,
 )
+from search_spaces.argv import one_spelling
 from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
@@ -29,6 +32,10 @@ from tuner.study.specification.resolve_workload import check_price, find_price, 
 from tuner.use_cases.engines import find_card, find_version
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import SingleWorkload, Suite
+
+MOST_GPUS = 8
+"""GPUs of the largest common machine."""
+_SPLITS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,11 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
         raise UserError(str(error)) from None
     except TooFewGpus as error:
         raise SettingError("gpus_per_trial", gpus, str(error), f"give {{gpus_per_trial}} {error.needed}") from None
-    except (ConfigRefused, StartFailed) as error:
-        raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
+    except StartFailed as error:
+        advice = split_advice(site, words, settings.env, shape)
+        raise UserError(f"{_refused(version, card)}: {error}{advice}") from None
+    except ConfigRefused as error:
+        raise UserError(f"{_refused(version, card)}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=noise)
     metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
     return Simulation(
@@ -110,6 +120,26 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
         model=reference.name,
         price=price,
     )
+
+
+def _refused(version: str, card: HardwareProfile) -> str:
+    return f"vLLM {version} does not serve this configuration on {card.name}"
+
+
+def split_advice(
+    site: Platform, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape, most: int = MOST_GPUS
+) -> str:
+    """Return the fewest GPUs of a machine over which a server that lacks memory fits, as the end of a message.
+
+    Empty where the words split the server already.
+    """
+    if any(flag in one_spelling(words) for flag in _SPLITS):
+        return ""
+    for tensor in (2**power for power in range(1, most.bit_length())):
+        with suppress(ConfigRefused, StartFailed):
+            build_server(replace(site, gpus=tensor), (*words, _SPLITS[0], str(tensor)), environment, shape, 1)
+            return f" It fits on {tensor} GPUs: {_SPLITS[0]} {tensor}"
+    return f" It does not fit on {most} such GPUs either, by tensor parallelism: take a larger card or a smaller format"
 
 
 def _single_workload(preset: Preset, settings: AskedSettings) -> SingleWorkload:

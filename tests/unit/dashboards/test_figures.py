@@ -239,3 +239,10 @@ def test_headings_break_after_underscores_and_are_escaped() -> None:
     text = render(page(Table("t", table)))
     assert "p99_<wbr>ttft_<wbr>ms</th>" in text
     assert "&lt;b&gt;</th>" in text
+
+
+def test_each_part_of_a_step_has_a_colour_of_its_own() -> None:
+    parts = ("weights", "attention", "kernels", "sampling", "launches", "host", "communication", "transfers")
+    figure = traffic.time_shares({"one": dict.fromkeys(parts, 1 / 8)})
+    assert figure is not None
+    assert len({bar.marker.color for bar in figure.data}) == 8

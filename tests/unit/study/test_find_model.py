@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models, find_model
 
@@ -77,3 +78,20 @@ def test_a_folder_s_own_config_comes_first(tmp_path: Path) -> None:
     shape = find_model(folder(tmp_path / "model", {**CONFIG_7B, "num_hidden_layers": 4}), None)[1]
     assert shape is not None
     assert shape.layers == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("model-Q4_K_M.gguf", r"has a GGUF file and no config.json; serve it with .*llama.cpp and .*model-Q4_K_M.gguf"),
+        ("params.json", r"Mistral's params.json and no config.json; download the model's config.json"),
+        ("snapshot/config.json", r"no config.json, and folders in it have one; give one of them"),
+        ("weights.bin", r"the folder has no config.json; give a model folder or a hub name"),
+    ],
+)
+def test_a_folder_without_config_says_what_it_has(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / content
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    with pytest.raises(SettingError, match=message):
+        find_model(str(tmp_path), None)

@@ -125,7 +125,8 @@ def find_quantization(
     if checkpoint in _NVFP4_CHECKPOINTS and method == checkpoint and _is_nvfp4(model):
         return NVFP4, 4
     if method not in _METHODS:
-        raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
+        whose = f"--quantization {method}" if given else f"a checkpoint of {model.stored_bits} bits by {method}"
+        raise NotSimulated(f"{whose}: not simulated; measure that with the engine vllm")
     if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
         raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
     if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:

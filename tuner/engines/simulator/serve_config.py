@@ -93,7 +93,7 @@ class ServeConfig:
         max_queued_tokens: tokens of waiting requests at most; None for no limit.
         stream_interval: tokens that are sent to a client together.
         api_servers: number of API server processes.
-        backend: attention backend.
+        backend: attention backend; of latent attention, the one whose arithmetic stands for it.
         graphs: CUDA graphs.
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.

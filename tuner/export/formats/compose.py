@@ -21,6 +21,7 @@ from tuner.export.formats.document import (
     container_image,
     heading,
     install_command,
+    left_out_notes,
     listening,
     packages_of,
     reads_hub,
@@ -63,6 +64,7 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     notes += [f"set the variable {name}, or write it to .env" for name in sorted(deployment.references)]
     if reads_hub(deployment):
         notes.append(f"if the model is gated, set the variable {HF_TOKEN}, or write it to .env")
+    notes += left_out_notes(deployment)
     content = {"name": deployment.name, "services": services, "volumes": {"cache": {}}, **_router_file(deployment)}
     return (File(yaml_documents(heading(deployment, title, notes), content)),)
 
@@ -166,13 +168,11 @@ def _server(deployment: Deployment, image: str, gpus: dict[str, Any]) -> dict[st
 
 def _volumes(deployment: Deployment) -> list[dict[str, Any]]:
     cache = {"type": "volume", "source": "cache", "target": CACHE}
-    folder = deployment.model_folder
-    if folder is None:
-        return [cache]
-    if not folder.startswith("/"):
-        raise refused(FORMAT, f"the model's folder {folder!r} is not an absolute path")
-    path = escaped(folder)
-    return [cache, {"type": "bind", "source": path, "target": path, "read_only": True}]
+    paths = deployment.host_paths
+    if any(not path.startswith("/") for path in paths):
+        raise refused(FORMAT, f"the model's folder {paths[0]!r} is not an absolute path")
+    bound = map(escaped, paths)
+    return [cache, *({"type": "bind", "source": path, "target": path, "read_only": True} for path in bound)]
 
 
 def _owner(image: str) -> dict[str, Any]:

@@ -152,7 +152,23 @@ def container_environment(deployment: Deployment) -> dict[str, str]:
     PyTorch reads the user's name for its cache's folder, and a user id without a name has none.
     """
     own = {"HOME": CACHE, "USER": "vllm", "HF_HOME": f"{CACHE}/huggingface", "VLLM_CACHE_ROOT": f"{CACHE}/vllm"}
-    return {**own, **with_packages(deployment.environment, packages_of(deployment), CACHE)}
+    return {**own, **with_packages(portable(deployment), packages_of(deployment), CACHE)}
+
+
+def portable(deployment: Deployment) -> dict[str, str]:
+    """Return the study's variables without those that name a path of the machine that measured."""
+    return {name: value for name, value in deployment.environment.items() if not value.startswith("/")}
+
+
+def left_out_notes(deployment: Deployment) -> list[str]:
+    """Return which variables are left out, and what replaces them."""
+    kept = portable(deployment)
+    return [
+        f"left out {name}={value}, a path of the machine that measured; to have its effect, copy it into the "
+        "container and set the variable to its place there"
+        for name, value in deployment.environment.items()
+        if name not in kept
+    ]
 
 
 def listening() -> tuple[str, ...]:

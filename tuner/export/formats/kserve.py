@@ -18,8 +18,10 @@ from tuner.export.formats.document import (
     check_container,
     container_image,
     heading,
+    left_out_notes,
     listening,
     packages_of,
+    portable,
     reads_hub,
     refused,
     shared_memory_gib,
@@ -36,13 +38,15 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return the LLMInferenceService, and the InferenceService as `STEM.inferenceservice.yaml`.
 
     Raises:
-        SettingError: if the model is in a folder, because KServe reads a hub, a bucket or a claim, or if containers
-            cannot run the server.
+        SettingError: if the model or a flag's file is in a folder, because KServe reads a hub, a bucket or a claim, or
+            if containers cannot run the server.
     """
     if deployment.model_folder is not None:
         raise refused(FORMAT, f"it reads models from a hub, and {deployment.model!r} is a folder")
+    if deployment.host_paths:
+        raise refused(FORMAT, f"it mounts no files of a node, and a flag names {deployment.host_paths[0]!r}")
     check_container(deployment, FORMAT)
-    notes = [*kubernetes.secret_notes(deployment), *kubernetes.resource_notes(deployment)]
+    notes = [*kubernetes.secret_notes(deployment), *kubernetes.resource_notes(deployment), *left_out_notes(deployment)]
     title = "KServe LLMInferenceService of a vLLM server of a tuner study."
     modern = heading(deployment, title, [*notes, *_download_notes(deployment)])
     notes += kubernetes.replica_notes(deployment)
@@ -88,7 +92,7 @@ def _llm_service(deployment: Deployment) -> dict[str, Any]:
 def _llm_container(deployment: Deployment) -> dict[str, Any]:
     words = " ".join(shell_quoted(word, deployment.references) for word in deployment.flag_words)
     packages = packages_of(deployment)
-    own = with_packages(deployment.environment, packages, _PACKAGES["mountPath"])
+    own = with_packages(portable(deployment), packages, _PACKAGES["mountPath"])
     # the shell expands the references, so Kubernetes must not
     flags = [{"name": "VLLM_ADDITIONAL_ARGS", "value": kubernetes.expandable(words)}]
     return {

@@ -22,6 +22,7 @@ from tuner.export.formats.document import (
     container_image,
     heading,
     install_command,
+    left_out_notes,
     listening,
     offloaded_gib,
     packages_of,
@@ -195,21 +196,27 @@ def volumes(deployment: Deployment, cache: dict[str, Any]) -> list[dict[str, Any
     """Return the volumes of a pod: the cache, /dev/shm in memory, and the model's folder of the node if it has one."""
     size = f"{shared_memory_gib(deployment)}Gi"
     found = [{"name": "cache", **cache}, {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
-    folder = deployment.model_folder
-    return found if folder is None else [*found, {"name": "model", "hostPath": {"path": folder, "type": "Directory"}}]
+    return [*found, *({"name": name, "hostPath": {"path": path}} for name, path in _on_nodes(deployment))]
 
 
 def mounts(deployment: Deployment) -> list[dict[str, Any]]:
     """Return where a container sees these volumes."""
     found: list[dict[str, Any]] = [CACHE_MOUNT, {"name": "dshm", "mountPath": "/dev/shm"}]
-    folder = deployment.model_folder
-    return found if folder is None else [*found, {"name": "model", "mountPath": folder, "readOnly": True}]
+    own = ({"name": name, "mountPath": path, "readOnly": True} for name, path in _on_nodes(deployment))
+    return [*found, *own]
+
+
+def _on_nodes(deployment: Deployment) -> list[tuple[str, str]]:
+    """Return the files and folders of a node that a container sees at their own path, each with its volume's name."""
+    paths = deployment.host_paths
+    return [("model" if path == deployment.model_folder else f"file-{index}", path) for index, path in enumerate(paths)]
 
 
 def model_notes(deployment: Deployment) -> list[str]:
-    """Return what must be on the nodes: the model's folder, if it has one."""
+    """Return what must be on the nodes: the model's folder and other files that flags name, and what is left out."""
     folder = deployment.model_folder
-    return [] if folder is None else [f"every node needs the model in {folder}"]
+    found = [f"every node needs {'the model in ' if path == folder else ''}{path}" for path in deployment.host_paths]
+    return found + left_out_notes(deployment)
 
 
 FORMAT = "kubernetes"
@@ -221,11 +228,11 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return the manifests; `stem` is not used.
 
     Raises:
-        SettingError: if the model is in a folder whose path a volume cannot have, or containers cannot run the server.
+        SettingError: for a file or folder whose path a volume cannot have, or containers cannot run the server.
     """
-    folder = deployment.model_folder
-    if folder is not None and (not folder.startswith("/") or ".." in folder.split("/") or ":" in folder):
-        raise refused(FORMAT, f"a volume cannot be mounted at the model's folder {folder!r}")
+    for path in deployment.host_paths:
+        if not path.startswith("/") or ".." in path.split("/") or ":" in path:
+            raise refused(FORMAT, f"a volume cannot be mounted at {path!r}")
     check_container(deployment, FORMAT)
     title = "Kubernetes Deployment and Service of the vLLM server of a tuner study."
     notes = [*secret_notes(deployment), *model_notes(deployment), "start it: kubectl apply -f FILE"]

@@ -18,7 +18,9 @@ from tuner.export.formats.document import (
     File,
     check_container,
     heading,
+    left_out_notes,
     packages_of,
+    portable,
     reads_hub,
     refused,
     split_references,
@@ -96,6 +98,7 @@ def _notes(deployment: Deployment, kept: dict[str, Any], stem: str) -> list[str]
         "a release of ray[llm] supports one version of vLLM; take the one that requires this or the nearest",
     ]
     notes += [f"every node needs the variable {name}" for name in sorted(deployment.references)]
+    notes += [f"every node needs {path}" for path in deployment.host_paths] + left_out_notes(deployment)
     if reads_hub(deployment):
         notes.append(f"if the model is gated, every node needs the variable {HF_TOKEN}")
     left_out = {name: _left_out(name, value) for name, value in kept.items()}
@@ -183,7 +186,7 @@ def _hardware(deployment: Deployment) -> dict[str, Any]:
 def _runtime(deployment: Deployment) -> dict[str, Any]:
     """Return the variables; secrets in flags become the variables that vLLM reads."""
     known = deployment.references
-    found = dict(deployment.environment)
+    found = portable(deployment)
     for each in deployment.arguments:
         field = each.flag.removeprefix("--").replace("-", "_")
         if field in SECRET_FLAGS and referenced(each.values) & known:

@@ -7,7 +7,7 @@ const COST = "cost_per_million_output_tokens";
 
 /** Return the line that says what is predicted. */
 export function predictedLine(found) {
-  return el("p", { class: "banner" }, `Predicted, not measured: vLLM ${found.vllm} serving ${found.model} on one ${found.gpu}.`);
+  return el("p", { class: "banner" }, `Predicted, not measured: vLLM ${found.vllm} serving ${found.model} on ${found.gpus === 1 ? "one" : `${found.gpus} ×`} ${found.gpu}.`);
 }
 
 /** Return the table of some metrics of predictions: a column for each, with the error band of nine in ten recorded runs if there is one. */
@@ -28,6 +28,7 @@ export function serverFacts(found) {
   const side = roof.intensity < roof.ridge ? "below" : "above";
   const facts = [
     ["requests", `${number(found.completed)} of ${number(found.num_prompts)} completed in ${duration(found.duration)}`],
+    ["model", found.model_layers],
     ["KV cache", `${number(found.kv_cache_tokens)} tokens`],
     ["preemptions", number(found.preemptions)],
     ["attention", found.attention_backend],

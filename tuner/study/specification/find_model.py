@@ -71,7 +71,7 @@ def _locate(field: str, name: str) -> tuple[str, Path | None]:
     folder = Path(os.path.expanduser(name))
     if folder.is_dir() or name.startswith(_PATHS):
         if not (folder / "config.json").is_file():
-            raise SettingError(field, name, "the folder has no config.json", "give a model folder or a hub name")
+            raise SettingError(field, name, *_other_content(folder))
         return os.fspath(folder.resolve()), folder / "config.json"
     if not _HUB_NAME.fullmatch(name):
         rule = "neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B"
@@ -80,6 +80,20 @@ def _locate(field: str, name: str) -> tuple[str, Path | None]:
     if config is None:
         _check_hub(field, name)
     return name, config
+
+
+def _other_content(folder: Path) -> tuple[str, str]:
+    """Return what is wrong with a folder without config.json, and what to do, by what it has instead."""
+    gguf = next(iter(sorted(folder.glob("*.gguf"))), None)
+    if gguf is not None:
+        rule = "the folder has a GGUF file and no config.json"
+        return rule, f"serve it with {{engine}} llama.cpp and {{model}} {gguf}, or add the original model's config.json"
+    if (folder / "params.json").is_file():
+        rule = "the folder has Mistral's params.json and no config.json"
+        return rule, "download the model's config.json, too"
+    if next(folder.glob("*/config.json"), None) is not None:
+        return "the folder has no config.json, and folders in it have one", "give one of them"
+    return "the folder has no config.json", "give a model folder or a hub name"
 
 
 def locate_others(given: StudySettings, space: Space, *, simulated: bool) -> StudySettings:

@@ -49,6 +49,12 @@ def unescaped(text: str) -> str:
     return text.replace("$$", "$")
 
 
+FILES = (
+    *("--chat-template", "/data/chat.jinja", "--speculative-config", '{"model": "/data/draft", "method": "eagle3"}'),
+    *("--lora-modules", "a=/data/adapter", "--root-path", "/api", "--download-dir", "/weights"),
+)
+
+
 class TestCompose(FormatContract):
     name = "compose"
 
@@ -124,6 +130,17 @@ class TestCompose(FormatContract):
         mounted = next(each for each in found["volumes"] if each["type"] == "bind")
         assert (unescaped(mounted["source"]), mounted["read_only"]) == ("/data/my $models/a", True)
         assert mounted["source"] == mounted["target"] == found["command"][0]
+
+    def test_files_that_flags_name_are_mounted(self, tmp_path: Path) -> None:
+        found = self.service(self.write(tmp_path, deployment(argv=FILES)), {})
+        bound = [each["target"] for each in found["volumes"] if each["type"] == "bind"]
+        assert bound == ["/data/chat.jinja", "/data/draft", "/data/adapter"]
+
+    def test_a_variable_with_a_path_is_left_out_with_a_comment(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment(environment={"VLLM_TUNED_CONFIG_FOLDER": "/h/kernels", "OTHER": "1"}))
+        found = self.service(path, {})["environment"]
+        assert ("VLLM_TUNED_CONFIG_FOLDER" in found, found["OTHER"]) == (False, "1")
+        assert "left out VLLM_TUNED_CONFIG_FOLDER=/h/kernels" in " ".join(path.read_text().replace("#", "").split())
 
     def test_a_relative_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=r"the model's folder '\./m' is not an absolute path"):
@@ -243,7 +260,7 @@ class TestKubernetes(FormatContract):
         assert volume["ephemeral"]["volumeClaimTemplate"]["spec"]["accessModes"] == ["ReadWriteOnce"]
 
     def test_suffix_decoding_is_installed_before_the_server_starts(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path, deployment(argv=SUFFIX, environment={"PYTHONPATH": "/own"}))
+        path = self.write(tmp_path, deployment(argv=SUFFIX, environment={"PYTHONPATH": "own"}))
         validated(path)
         pod = next(each for each in documents(path) if each["kind"] == "Deployment")["spec"]["template"]["spec"]
         (step,) = pod["initContainers"]
@@ -251,7 +268,7 @@ class TestKubernetes(FormatContract):
         assert step["command"][-2:] == [folder, "arctic-inference==0.1.1"]
         assert step["volumeMounts"] == [{"name": "cache", "mountPath": "/cache"}]
         found = self.read(path, {}).environment
-        assert found["PYTHONPATH"] == f"{folder}:/own"
+        assert found["PYTHONPATH"] == f"{folder}:own"
 
     def test_the_token_of_a_hub_is_optional(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, deployment())
@@ -271,9 +288,18 @@ class TestKubernetes(FormatContract):
         ]
         assert [each["name"] for each in container["env"]].count("HF_TOKEN") == 1
 
+    def test_files_that_flags_name_are_those_of_the_node(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment(argv=FILES, environment={"VLLM_TUNED_CONFIG_FOLDER": "/h/kernels"}))
+        validated(path)
+        pod = next(each for each in documents(path) if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+        assert [each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each] == [
+            *("/data/chat.jinja", "/data/draft", "/data/adapter")
+        ]
+        assert "VLLM_TUNED_CONFIG_FOLDER" not in self.read(path, {}).environment
+
     @pytest.mark.parametrize("folder", ["./m", "/data/../m", "/data/a:b"])
     def test_a_folder_that_no_volume_can_have_is_refused(self, tmp_path: Path, folder: str) -> None:
-        with pytest.raises(SettingError, match="a volume cannot be mounted at the model's folder"):
+        with pytest.raises(SettingError, match="a volume cannot be mounted at"):
             self.write(tmp_path, deployment(model=folder))
 
 

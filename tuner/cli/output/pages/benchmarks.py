@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from records.trials import Phase, Provenance
+from search_spaces.catalogue.describe import described
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.cli.output.progress.lines import simulation_line
 from tuner.cli.signals import stop_on_signals, terminated_like_interrupted
@@ -239,9 +240,10 @@ def _simulate_print(simulation: Simulation) -> None:
         *([] if bands.reason is None else [("errors", bands.reason)]),
         *([] if simulation.price is None else [("price", str(simulation.price))]),
         *_several(simulation),
+        ("model", described(machine.config.model)),
         ("KV cache", f"{machine.budget.tokens:,} tokens" + (" for each copy" if simulation.copies > 1 else "")),
         ("preemptions", text.number(simulation.run.counts.preemptions)),
-        ("attention backend", str(machine.config.backend)),
+        ("attention backend", machine.config.backend),
         ("time of a step", shares),
         ("roofline", f"{roofline} the ridge at {roof.ridge:.0f}: bound by {roof.roof}, {roof.share:.0%} of it reached"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from records.measured import reference_of
 from records.trials import Provenance, TrialKind, TrialRecord
+from search_spaces.units import GIB
 from tuner.cancellation import Wishes
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.parts import FittedTable, show
@@ -162,7 +164,8 @@ def _has_result(ended: OptimizeResult) -> bool:
 
 
 def _parts(ended: OptimizeResult) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(line) for line in _ending_lines(ended.run, ended.records)]
+    lines = [*_ending_lines(ended.run, ended.records), *_what_works(ended)]
+    parts: list[RenderableType] = [Text(line) for line in lines]
     conclusion, challenger = ended.run.conclusion, None
     if conclusion is not None:
         goals = ended.spec.goals
@@ -227,8 +230,23 @@ def _reason_lines(result: RunResult) -> list[str]:
     if result.reason is not None and result.ending in STOPPED:
         lines.append(f"stopped: {STOPPED[result.ending]}: {result.reason.kind.value}: {result.reason.message}")
         lines += ["  " + line for line in (result.reason.evidence or "").splitlines()]
-        lines += [WHAT_WORKS] if result.ending is RunEnding.DEFAULTS_FAILED else []
     return lines
+
+
+def _what_works(ended: OptimizeResult) -> list[str]:
+    """Return what to do where the defaults fail: more GPUs if the weights alone do not fit, else a configuration."""
+    context, run = ended.spec.space.context, ended.run
+    if run.ending is not RunEnding.DEFAULTS_FAILED:
+        return []
+    weights = 0.0 if context.model is None else context.model.weight_bytes() / GIB
+    card, gpus = context.hardware.memory_gib, context.gpus
+    if card is None or weights < card * gpus:
+        return [WHAT_WORKS]
+    fewest = 2 ** math.ceil(math.log2(weights / card))
+    return [
+        f"the weights take {weights:,.1f} GiB, and a trial has {text.count(gpus, 'GPU')} of {card:,.1f} GiB; give it "
+        f"more in another study: --gpus-per-trial {fewest} -- --tensor-parallel-size {fewest}, or a smaller format"
+    ]
 
 
 def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[RenderableType]:

@@ -35,7 +35,7 @@ export async function show(root, asked, signal) {
       const found = await post("/v1/simulate", { settings }, own);
       predicted += 1;
       const flags = form.elements.namedItem("server_arguments").value.trim() || "defaults";
-      earlier.push([`${predicted}: ${flags.length > SHOWN ? `${flags.slice(0, SHOWN)}…` : flags}\n${found.gpu}`, found]);
+      earlier.push([`${predicted}: ${flags.length > SHOWN ? `${flags.slice(0, SHOWN)}…` : flags}\n${found.model.split("/").at(-1)}\n${found.gpu}`, found]);
       if (earlier.length > KEPT) earlier.shift();
       draw(result, earlier, catalogue, own);
     } catch (error) {
