@@ -7,6 +7,7 @@ The expected numbers are those of `get_kv_cache_configs`, `get_kv_cache_capacity
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ SHAPES = {
 
 
 def cache(
-    name: str, version: tuple[int, ...] = V25, tokens: int = 8192, caching: bool = False, **given: bool
+    name: str, version: tuple[int, ...] = V25, tokens: int = 8192, caching: bool = False, **given: Any
 ) -> KvCache:
     in_flight = tokens * (2 if version >= V32 else 1)
     form = CacheFormat(16, 2.0, in_flight, prefix_caching=caching, **given)

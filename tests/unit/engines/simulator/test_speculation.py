@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def config(
     card: str = "h200",
     version: tuple[int, ...] = (0, 25, 1),
     gpus: int = 1,
-    **speculation: object,
+    **speculation: Any,
 ) -> ServeConfig:
     words = [*arguments, *(("--speculative-config", json.dumps(speculation)) if speculation else ())]
     return resolve_serve_config(words, {}, shape, hardware_named(card), version, frozenset(), gpus)
@@ -86,8 +87,8 @@ def test_a_step_makes_a_pass_over_its_tokens_and_one_over_sequences_for_each_fur
     [([1.0, 1.0], 33), ([1.0, 0.0], 50), ([0.0, 0.0], 99)],  # 1 + 33 × 3, 1 + 49 × 2 + 1 and 1 + 99 tokens
 )
 def test_a_sequence_gets_its_draft_up_to_the_first_wrong_token(rates: list[float], steps: int) -> None:
-    synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
-    head = {"method": "eagle3", "model": "no-such-head", "num_speculative_tokens": 2}
+    synthetic: dict[str, Any] = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
+    head: dict[str, Any] = {"method": "eagle3", "model": "no-such-head", "num_speculative_tokens": 2}
     made = config(shape=QWEN, version=(0, 32, 0), **head, **synthetic)
     result = run(ConfiguredServer(made, parameters_of("h200")), BenchServeWorkload(1, 1, 64, 100, seed=1))
     assert result.trace.steps == 1 + steps
@@ -158,13 +159,13 @@ def test_a_draft_model_is_a_whole_model_with_the_same_vocabulary() -> None:
         ),
     ],
 )
-def test_vllm_refuses(shape: ModelShape, speculation: dict[str, object], line: str) -> None:
+def test_vllm_refuses(shape: ModelShape, speculation: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigRefused, match=line):
         config(shape=shape, **speculation)
 
 
 def test_synthetic_acceptance_is_simulated_where_it_was_read() -> None:
-    given = {"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic"}
+    given: dict[str, Any] = {"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic"}
     made = config(version=(0, 32, 0), **given, synthetic_acceptance_rates=[0.8, 0.4, 0.0]).speculation
     assert made is not None
     assert made.rates == pytest.approx((0.8, 0.5, 0.0))
@@ -182,7 +183,7 @@ def test_synthetic_acceptance_is_simulated_where_it_was_read() -> None:
 
 def test_scheduling_stays_asynchronous_for_drafts_that_are_computed() -> None:
     assert config(method="mtp").async_scheduling
-    draft = {"model": "Qwen/Qwen2.5-0.5B", "num_speculative_tokens": 1}
+    draft: dict[str, Any] = {"model": "Qwen/Qwen2.5-0.5B", "num_speculative_tokens": 1}
     assert config(shape=QWEN, **draft).async_scheduling
     assert not config(shape=QWEN, version=(0, 15, 1), **draft).async_scheduling
 
