@@ -94,6 +94,17 @@ def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> s
     return str(dtype)
 
 
+def _own_kernels(model: ModelShape) -> tuple[str, int] | None:
+    """Return the quantization and the bits of a checkpoint whose method does not name them: FP8 and NVFP4."""
+    if (
+        model.quantization in _FP8_CHECKPOINTS
+        and (model.weight_bits, model.weight_type) == (8, "float")
+        and (model.activation_bits or 8) == 8
+    ):
+        return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
+    return (NVFP4, 4) if model.quantization in _NVFP4_CHECKPOINTS and _is_nvfp4(model) else None
+
+
 def find_quantization(
     given: str | None, model: ModelShape, card: HardwareProfile, version: tuple[int, ...], dtype: str
 ) -> tuple[str | None, int]:
@@ -115,15 +126,9 @@ def find_quantization(
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
-    if (
-        checkpoint in _FP8_CHECKPOINTS
-        and (model.weight_bits, model.weight_type) == (8, "float")
-        and (model.activation_bits or 8) == 8
-        and method == checkpoint
-    ):
-        return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
-    if checkpoint in _NVFP4_CHECKPOINTS and method == checkpoint and _is_nvfp4(model):
-        return NVFP4, 4
+    own = _own_kernels(model) if method == checkpoint else None
+    if own is not None:
+        return own
     if method not in _METHODS:
         whose = f"--quantization {method}" if given else f"a checkpoint of {model.stored_bits} bits by {method}"
         raise NotSimulated(f"{whose}: not simulated; measure that with the engine vllm")

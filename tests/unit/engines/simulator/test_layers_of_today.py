@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import ModelShape, hardware_named, known_models
+from search_spaces import ModelShape, hardware_named
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from tuner.engines.simulator.limits import Parallelism, shard_of, uneven_part
 from tuner.engines.simulator.memory import activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters, parameters_of
-from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 from tuner.engines.simulator.step_time import AttentionTime, StepTime, TokenWork, largest_of
@@ -224,24 +223,3 @@ def test_the_experts_alone_of_an_mxfp4_checkpoint_have_four_bits(tmp_path: Path)
     assert weights.resident_bytes / 2**30 == pytest.approx(13.02, rel=0.02)
     assert (weights.kernels, weights.expert_kernels) == ("plain", "marlin")
     assert weights.linear_bytes == 2 * weights.linear
-
-
-@pytest.mark.parametrize(
-    ("card", "words", "name"),
-    [
-        ("h100", (), "FLASH_ATTN_MLA"),
-        ("h100", ("--kv-cache-dtype", "fp8"), "FLASHMLA"),
-        ("a100", (), "TRITON_MLA"),
-    ],
-)
-def test_latent_attention_has_backends_of_its_own(card: str, words: tuple[str, ...], name: str) -> None:
-    model = known_models()["deepseek-ai/DeepSeek-V2-Lite"]
-
-    def made(*more: str) -> ServeConfig:
-        return resolve_serve_config((*words, *more), {}, model, hardware_named(card), (0, 25, 1), frozenset())
-
-    assert made().backend == made("--attention-backend", name).backend == name
-    with pytest.raises(ConfigRefused, match=r"FLASH_ATTN is not valid for this configuration.*MLA not supported"):
-        made("--attention-backend", "FLASH_ATTN")
-    with pytest.raises(NotSimulated, match=f"CUTLASS_MLA: not simulated for latent attention, .* {name}"):
-        made("--attention-backend", "CUTLASS_MLA")
