@@ -45,20 +45,21 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def fitted(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the parameters, and `HOST_VALUES`, that fit the rows best."""
+    """Return the parameters, and `HOST_VALUES`, that fit the rows best; no share is above 1."""
     stored = parameters_of("h200")
     begin = {name: getattr(stored, name) for name in FITTED} | EXPERTS_HOST
     names = list(begin)
     origin = np.log(list(begin.values()))
+    largest = np.array([1.0 if name.endswith("_share") else math.inf for name in names])
 
     def loss(point: np.ndarray) -> float:
-        changes = dict(zip(names, np.exp(point).tolist(), strict=True))
+        changes = dict(zip(names, np.minimum(np.exp(point), largest).tolist(), strict=True))
         return float(np.mean([error_of(row, predict(row, changes)) for row in rows]))
 
     simplex = np.vstack([origin, origin + _STEP * np.eye(len(names))])
     options = {"maxfev": MOST_EVALUATIONS, "initial_simplex": simplex}
     found = minimize(loss, origin, method="Nelder-Mead", options=options)
-    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    return dict(zip(names, np.minimum(np.exp(found.x), largest).tolist(), strict=True))
 
 
 def error_of(row: Row, predicted: Mapping[str, float | None]) -> float:
