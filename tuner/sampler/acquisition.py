@@ -7,9 +7,9 @@ round would take longer than all else. Only the chosen change is checked against
 
 Without predictions and source studies, candidates lie in a trust region around the best feasible trial. With them,
 candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
-predictions, and the results of local searches from the best of these. Then every few trials, the least tried choice of a
-categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in one
-configuration may be good in another.
+predictions, and the results of local searches from the best of these. Then every few trials, the least tried choice of
+a categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in
+one configuration may be good in another.
 """
 
 from __future__ import annotations
