@@ -7,7 +7,7 @@ round would take longer than all else. Only the chosen change is checked against
 
 Without predictions and source studies, candidates lie in a trust region around the best feasible trial. With them,
 candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
-predictions, and the results of local searches from the best of these. Then every few trials, the least tried choice of
+predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of
 a categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in
 one configuration may be good in another.
 """
@@ -73,7 +73,7 @@ LEAST_SPREAD = 1e-4
 """Least standard deviation of a score."""
 RADIUS = 1
 """Number of changes from the incumbent with which a search without predictions begins."""
-LEAST_SUCCESS = 0.02
+LEAST_SUCCESS = 0.05
 """Gain over the best score so far that counts as a success."""
 FAILURES = 3
 """Trials in a row without a success after which the region becomes smaller."""
@@ -338,7 +338,7 @@ class CandidateSelection:
 
     def suggest(self) -> Suggestion:
         """Return the configuration to measure next."""
-        is_switch = self._region is None and self._history.n_finished % RARE_CHOICE_EVERY == 0
+        is_switch = self._history.n_finished % RARE_CHOICE_EVERY == 0
         if is_switch and (rare := self._with_rare_choice()) is not None:
             return Suggestion(rare)
         centre = self._leaders()[0] if self._region is None else self._region.centre
@@ -383,10 +383,13 @@ class CandidateSelection:
     def _with_rare_choice(self) -> Params | None:
         """Return a leader with the choice that was tried least; None if none reaches the feasibility thresholds.
 
+        In a trust region the leader is its centre, and no threshold counts: a choice may look infeasible because of what
+        it was tried with.
+
         The count of a choice is divided by 1 + the number of parameters that exist only beside it, because these have
         to be tried too.
         """
-        leaders = self._leaders()[:RARE_CHOICE_LEADERS]
+        leaders = self._leaders()[:RARE_CHOICE_LEADERS] if self._region is None else [self._region.centre]
         counts = {
             (name, choice): sum(name in config and config[name] == choice for config in self._history.tried)
             for name, distribution in self._space.distributions.items()
@@ -403,7 +406,8 @@ class CandidateSelection:
         ]
         candidates = self._untried([config for config in draws if config is not None and config.get(name) == choice])
         values = self._acquisition.of(candidates) if candidates else np.zeros(0)
-        return candidates[int(np.argmax(values))] if candidates and values.max() > -BELOW_THRESHOLD / 2 else None
+        reaches = bool(candidates) and (self._region is not None or values.max() > -BELOW_THRESHOLD / 2)
+        return candidates[int(np.argmax(values))] if reaches else None
 
     def _drawn(self) -> list[Params]:
         """Return random configurations, in the trust region if there is one; some may break a rule."""
