@@ -383,8 +383,8 @@ class CandidateSelection:
     def _with_rare_choice(self) -> Params | None:
         """Return a leader with the choice that was tried least; None if none reaches the feasibility thresholds.
 
-        In a trust region the leader is its centre, and no threshold counts: a choice may look infeasible because of what
-        it was tried with.
+        In a trust region the leader is its centre, and no threshold counts: a choice may look infeasible because of
+        what it was tried with.
 
         The count of a choice is divided by 1 + the number of parameters that exist only beside it, because these have
         to be tried too.
