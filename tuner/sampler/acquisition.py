@@ -5,10 +5,11 @@ one change at a time, and takes the best change that breaks no rule. The encodin
 assembled from columns of the changed parameter: evaluating the define-by-run space for some hundred configurations a
 round would take longer than all else. Only the chosen change is checked against the space.
 
-Candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
-predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of a
-categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in one
-configuration may be good in another.
+Without predictions and source studies, candidates lie in a trust region around the best feasible trial. With them,
+candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
+predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of
+a categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in
+one configuration may be good in another.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 from scipy.special import log_ndtr
 
-from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters
+from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters, few_changes
 from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector, from_position
 from tuner.sampler.surrogate import Posterior, Surrogate, SurrogateSettings
 
@@ -64,10 +65,65 @@ THRESHOLD_WINDOW = 10
 """Number of latest trials whose infeasible share determines the thresholds."""
 RUNS_THRESHOLD, SATISFIES_THRESHOLD = (1.6, 6.0), (1.0, 3.0)
 """Intercept a and slope b of the thresholds Φ(a + b · infeasible share)."""
+UNTRIED = 1.0
+"""Subtracted from a without predictions: a choice that was never tried is unlikely to reach the whole threshold."""
 BELOW_THRESHOLD = 1e6
 """Penalty on the logarithm of the probability of feasibility below a threshold."""
 LEAST_SPREAD = 1e-4
 """Least standard deviation of a score."""
+RADIUS = 1
+"""Number of changes from the incumbent with which a search without predictions begins."""
+LEAST_SUCCESS = 0.05
+"""Gain over the best score so far that counts as a success."""
+FAILURES = 3
+"""Trials in a row without a success after which the region becomes smaller."""
+NUMBER_CHANGES = 3
+"""Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up."""
+ROUNDING = 1e-9
+"""A number that moves by a third of its range counts as one change, whatever the rounding error."""
+
+
+class TrustRegion:
+    """The configurations that differ from a centre by at most `radius` changes of the parameters that both have.
+
+    Another choice is one change, a number `NUMBER_CHANGES` times the share of its range that it moves, rounded up.
+    """
+
+    def __init__(self, encoder: Encoder, centre: Params, radius: int) -> None:
+        self.centre, self.radius = centre, radius
+        self._first_columns = np.flatnonzero(np.diff(encoder.columns.rows, prepend=-1))
+        self._row, self._absent = encoder.rows([centre, {}])
+        every = encoder.distributions.values()
+        self._is_choice = np.array([isinstance(each, CategoricalDistribution) for each in every])
+
+    def excess(self, inputs: EncodedConfigurations) -> Vector:
+        """Return by how many changes each configuration lies outside the region, shape (n,)."""
+        moved = self._largest(np.abs(inputs.rows - self._row))
+        changes = np.where(self._is_choice, moved > 0, np.ceil(NUMBER_CHANGES * moved - ROUNDING))
+        both = self._largest(inputs.rows != self._absent) & self._largest((self._row != self._absent)[None, :])
+        return np.asarray(np.maximum((changes * both).sum(axis=1) - self.radius, 0.0))
+
+    def _largest(self, columns: NDArray[Any]) -> NDArray[Any]:
+        """Return the largest value in the columns of each parameter, shape (n, parameters)."""
+        return np.maximum.reduceat(columns, self._first_columns, axis=1)
+
+
+def trust_radius(scores: Sequence[float | None]) -> int:
+    """Return the radius after trials with the given scores, None for an infeasible one.
+
+    A score above all before by `LEAST_SUCCESS` widens the region by one change, `FAILURES` others in a row narrow it
+    (Eriksson et al., "Scalable global optimization via local Bayesian optimization", NeurIPS 2019).
+    """
+    radius, failures, best = RADIUS, 0, -math.inf
+    for score in scores:
+        if score is not None and score > best + LEAST_SUCCESS:
+            radius, failures = radius + (best > -math.inf), 0
+        else:
+            failures += 1
+        best = best if score is None else max(best, score)
+        if failures == FAILURES:
+            radius, failures = max(1, radius - 1), 0
+    return radius
 
 
 class FeasibleImprovement:
@@ -81,18 +137,20 @@ class FeasibleImprovement:
     (Gardner et al., "Bayesian optimization with inequality constraints", ICML 2014; the factor 2 adds exploration). It
     is ln P alone while no trial is feasible. After `THRESHOLD_FROM` trials, candidates must reach
 
-        P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials.
+        P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials,
+
+    both with 1 less where a trust region holds, outside of which the value is 10⁶ lower for each change.
 
     Below a threshold the value is ln P - 10⁶: such candidates rank behind all others, the most feasible first.
     """
 
-    def __init__(self, surrogate: Surrogate) -> None:
-        self._surrogate = surrogate
+    def __init__(self, surrogate: Surrogate, region: TrustRegion | None) -> None:
+        self._surrogate, self._region = surrogate, region
         self._largest_log_improvement = -math.inf
 
     @property
     def max_expected_improvement(self) -> float | None:
-        """The largest EI(μ - t, σ) P of everything evaluated so far, as a share of the score; None without incumbent.
+        """The largest EI(μ - t, σ) P in the trust region so far, as a share of the score; None without incumbent.
 
         It includes candidates below a threshold and candidates that break a rule, so it is an upper estimate.
         """
@@ -102,29 +160,38 @@ class FeasibleImprovement:
 
     def of(self, configs: list[Params]) -> Vector:
         """Return the acquisition values of configurations, their predictions interpolated, shape (n,)."""
-        return self(self._surrogate.encoder.encode(configs))
+        inputs = self._surrogate.encoder.encode(configs)
+        return self(inputs, self._surrogate.interpolated_means(inputs))
 
     def __call__(self, inputs: EncodedConfigurations, means: Matrix | None = None) -> Vector:
-        """Return the acquisition values of n encoded configurations, shape (n,); `means` are interpolated if None."""
+        """Return the acquisition values of n encoded configurations, shape (n,).
+
+        Without `means`, these are interpolated, and the values do not count in `max_expected_improvement`: a changed
+        configuration may lack parameters that its new choice needs.
+        """
+        counted = means is not None
         if means is None:
             means = self._surrogate.interpolated_means(inputs)
         posterior = self._surrogate.posterior(inputs, means)
+        outside = np.zeros(len(inputs)) if self._region is None else self._region.excess(inputs)
         log_feasible = posterior.log_feasible
         values = log_feasible
         if self._surrogate.incumbent_score is not None:
             gain = posterior.score - self._surrogate.incumbent_score
             spread = np.maximum(posterior.score_spread, LEAST_SPREAD)
-            largest = float((log_feasible + log_expected_improvement(gain, spread)).max())
+            improvement = log_feasible + log_expected_improvement(gain, spread)
+            largest = float(improvement[counted & (outside == 0)].max(initial=-math.inf))
             self._largest_log_improvement = max(self._largest_log_improvement, largest)
             values = log_feasible + log_expected_improvement(gain, EXPLORATION * spread)
         if self._surrogate.history.n_finished >= THRESHOLD_FROM:
             values = np.where(self._reaches_thresholds(posterior), values, log_feasible - BELOW_THRESHOLD)
-        return values
+        return np.asarray(values - BELOW_THRESHOLD * outside)
 
     def _reaches_thresholds(self, posterior: Posterior) -> Vector:
         share = self._surrogate.history.infeasible_share(THRESHOLD_WINDOW)
-        runs = posterior.log_runs >= log_ndtr(RUNS_THRESHOLD[0] + RUNS_THRESHOLD[1] * share)
-        satisfies = posterior.log_satisfies >= log_ndtr(SATISFIES_THRESHOLD[0] + SATISFIES_THRESHOLD[1] * share)
+        lower = 0.0 if self._region is None else UNTRIED
+        runs = posterior.log_runs >= log_ndtr(RUNS_THRESHOLD[0] - lower + RUNS_THRESHOLD[1] * share)
+        satisfies = posterior.log_satisfies >= log_ndtr(SATISFIES_THRESHOLD[0] - lower + SATISFIES_THRESHOLD[1] * share)
         return np.asarray(runs & satisfies)
 
 
@@ -149,15 +216,16 @@ class SingleChanges:
     `rng` draws the positions of numbers, one in each of `POSITIONS` equal parts of the range.
     """
 
-    def __init__(self, encoder: Encoder, rng: np.random.Generator) -> None:
+    def __init__(self, encoder: Encoder, rng: np.random.Generator, defaults: Params) -> None:
         self.changes: list[tuple[str, Any]] = []
         """Name and new value of each change."""
         for name, distribution in encoder.distributions.items():
             if isinstance(distribution, CategoricalDistribution):
                 self.changes += [(name, choice) for choice in distribution.choices]
             else:
-                positions = (np.arange(POSITIONS) + rng.random(POSITIONS)) / POSITIONS
-                self.changes += [(name, from_position(distribution, float(position))) for position in positions]
+                positions = [0.0, *((np.arange(POSITIONS) + rng.random(POSITIONS)) / POSITIONS), 1.0]
+                values = [from_position(distribution, float(position)) for position in positions]
+                self.changes += [(name, value) for value in (*values, defaults.get(name)) if value is not None]
         self._encoded = encoder.encode([{name: value} for name, value in self.changes])
         parameters = np.array([encoder.names.index(name) for name, _ in self.changes])
         self._changed_columns: NDArray[np.bool_] = parameters[:, None] == encoder.columns.rows[None, :]
@@ -177,12 +245,13 @@ def local_search(
     acquisition: AcquisitionFunction,
     starts: Sequence[Params],
     rng: np.random.Generator,
+    defaults: Params,
 ) -> list[Params]:
     """Return the configurations that the searches reach, those after each round included."""
     reached: list[Params] = []
     initial = acquisition(encoder.encode(starts))
     current = [(start, float(value)) for start, value in zip(starts, initial, strict=True)]
-    changes = SingleChanges(encoder, rng)
+    changes = SingleChanges(encoder, rng, defaults)
     for _ in range(ROUNDS):
         changed = _best_changes(space, encoder, acquisition, changes, [config for config, _ in current], rng)
         values = acquisition(encoder.encode(changed)) if changed else np.zeros(0)
@@ -206,6 +275,7 @@ def _best_changes(
     encoded = encoder.encode(configs)
     changed = [changes.apply(row, effects) for row, effects in zip(encoded.rows, encoded.effects, strict=True)]
     values = acquisition(EncodedConfigurations.stack(changed)).reshape(len(configs), -1)
+    values = values + LEAST_INCREASE * rng.random(values.shape)  # changes that are equally unknown come in any order
     return [
         _best_change(space, config, changes.changes, each, rng) for config, each in zip(configs, values, strict=True)
     ]
@@ -263,21 +333,22 @@ class CandidateSelection:
         self._prior, self._transfer = settings.prior, settings.transfer
         self._history = surrogate.history
         self._excluded = self._history.excluded
-        self._acquisition = FeasibleImprovement(surrogate)
+        self._region = None if self._prior.exists or self._transfer.exists else _trust_region(surrogate)
+        self._acquisition = FeasibleImprovement(surrogate, self._region)
 
     def suggest(self) -> Suggestion:
         """Return the configuration to measure next."""
-        if self._history.n_finished % RARE_CHOICE_EVERY == 0 and (rare := self._with_rare_choice()) is not None:
+        is_switch = self._history.n_finished % RARE_CHOICE_EVERY == 0
+        if is_switch and (rare := self._with_rare_choice()) is not None:
             return Suggestion(rare)
-        leaders = self._leaders()
-        draws = (self._space.draw(self._rng, checked=False) for _ in range(RANDOM_CANDIDATES))
-        candidates = [config for config in draws if config is not None]
-        candidates += [*self._neighbours(leaders), *self._transfer.best(self._surrogate.scales)]
+        centre = self._leaders()[0] if self._region is None else self._region.centre
+        candidates = [*self._drawn(), *self._transfer.best(self._surrogate.scales)]
         candidates = self._untried(candidates) or candidates
         predicted, unpredicted = self._predicted(), _pairs(self._acquisition.of(candidates), candidates)
         starts = [config for _, config in heapq.nlargest(STARTS - 1, [*predicted, *unpredicted], key=_value)]
-        encoder = self._surrogate.encoder
-        reached = self._untried(local_search(self._space, encoder, self._acquisition, [*starts, leaders[0]], self._rng))
+        encoder, defaults = self._surrogate.encoder, self._history.measured[0]
+        searched = local_search(self._space, encoder, self._acquisition, [*starts, centre], self._rng, defaults)
+        reached = self._untried(searched)
         if reached:
             unpredicted += _pairs(self._acquisition.of(reached), reached)
         return self._select(predicted, unpredicted)
@@ -312,10 +383,13 @@ class CandidateSelection:
     def _with_rare_choice(self) -> Params | None:
         """Return a leader with the choice that was tried least; None if none reaches the feasibility thresholds.
 
+        In a trust region the leader is its centre, and no threshold counts: a choice may look infeasible because of
+        what it was tried with.
+
         The count of a choice is divided by 1 + the number of parameters that exist only beside it, because these have
         to be tried too.
         """
-        leaders = self._leaders()[:RARE_CHOICE_LEADERS]
+        leaders = self._leaders()[:RARE_CHOICE_LEADERS] if self._region is None else [self._region.centre]
         counts = {
             (name, choice): sum(name in config and config[name] == choice for config in self._history.tried)
             for name, distribution in self._space.distributions.items()
@@ -332,11 +406,22 @@ class CandidateSelection:
         ]
         candidates = self._untried([config for config in draws if config is not None and config.get(name) == choice])
         values = self._acquisition.of(candidates) if candidates else np.zeros(0)
-        return candidates[int(np.argmax(values))] if candidates and values.max() > -BELOW_THRESHOLD / 2 else None
+        reaches = bool(candidates) and (self._region is not None or values.max() > -BELOW_THRESHOLD / 2)
+        return candidates[int(np.argmax(values))] if reaches else None
 
-    def _neighbours(self, of: Sequence[Params]) -> list[Params]:
-        """Return neighbours of some configurations; some may break a rule."""
-        draws = (self._space.neighbour(self._rng, of[index % len(of)], checked=False) for index in range(NEIGHBOURS))
+    def _drawn(self) -> list[Params]:
+        """Return random configurations, in the trust region if there is one; some may break a rule."""
+        rng, space = self._rng, self._space
+        if self._region is not None:
+            counts = rng.integers(1, self._region.radius + 1, NEIGHBOURS)
+            draws = [space.neighbour(rng, self._region.centre, int(count), checked=False) for count in counts]
+        else:
+            leaders = self._leaders()
+            draws = [space.draw(rng, checked=False) for _ in range(RANDOM_CANDIDATES)]
+            draws += [
+                space.neighbour(rng, leaders[index % len(leaders)], few_changes(rng), checked=False)
+                for index in range(NEIGHBOURS)
+            ]
         return [config for config in draws if config is not None]
 
     def _leaders(self) -> list[Params]:
@@ -347,6 +432,10 @@ class CandidateSelection:
 
     def _untried(self, configs: Sequence[Params]) -> list[Params]:
         return [config for config in configs if frozenset(config.items()) not in self._excluded]
+
+
+def _trust_region(surrogate: Surrogate) -> TrustRegion:
+    return TrustRegion(surrogate.encoder, surrogate.centre(), trust_radius(surrogate.scores_in_order()))
 
 
 def _pairs(values: Vector, configs: Sequence[Params]) -> list[tuple[float, Params]]:

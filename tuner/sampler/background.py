@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from optuna.study import StudyDirection
 
-from tuner.sampler.candidates import CandidateSpace
+from tuner.sampler.candidates import CandidateSpace, few_changes
 from tuner.sampler.encoding import Params
 from tuner.sampler.prior import PriorCache, import_forest, rank_by_prediction
 from tuner.sampler.transfer import Transfer
@@ -119,6 +119,9 @@ def explore(
             break
         if known >= count // 3 and known % BEST_PREDICTIONS == 0:
             leaders = rank_by_prediction(cache, directions, weights)[:BEST_PREDICTIONS]
-        drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))]) if leaders else space.draw(rng)
+        if leaders:
+            drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))], few_changes(rng))
+        else:
+            drawn = space.draw(rng)
         if drawn is not None:
             cache.predict(drawn)

@@ -129,13 +129,17 @@ class CandidateSpace:
             else:
                 trial.suggest_number(name, distribution)
 
-    def neighbour(self, rng: np.random.Generator, of: Params, checked: bool = True) -> Params | None:
-        """Return a configuration that differs from another one in one or a few parameters; see `draw`."""
+    def neighbour(self, rng: np.random.Generator, of: Params, count: int, checked: bool = True) -> Params | None:
+        """Return a configuration that differs from another one in at most `count` parameters; see `draw`."""
         if not of:
             return self.draw(rng, checked=checked)
-        count = 1 + int(rng.geometric(0.5)) if rng.random() < 0.5 else 1
         moved = set(rng.choice(sorted(of), size=min(count, len(of)), replace=False))
         return self.draw(rng, of, moved, checked)
+
+
+def few_changes(rng: np.random.Generator) -> int:
+    """Return a number of changes: half of the time 1, otherwise 2 or more."""
+    return 1 + int(rng.geometric(0.5)) if rng.random() < 0.5 else 1
 
 
 def count_conditional_parameters(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:

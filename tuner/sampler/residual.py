@@ -59,7 +59,6 @@ class SelectedTrials:
 
 
 INITIAL_PREDICTIONS = 200
-STARTUP_TRIALS = 8
 RANDOM_WEIGHTS_EVERY = 6
 """With several objectives, how often a suggestion has random weights (Knowles, "ParEGO", IEEE TEC 2006)."""
 
@@ -73,7 +72,7 @@ class ResidualSampler(BaseSampler):
     Gaussian processes model the score, the constraints and the failures. Each trial maximises the expected improvement
     of the score times the probability that the trial succeeds and satisfies every constraint. An optional prior, for
     example a simulator, predicts configurations; then the processes model the residual, measured minus predicted. The
-    first trials fill the space, or follow the prior.
+    search begins with changes of few parameters of the first measured trial, or follows the prior.
 
     **Parameters** may be integers, floats and categorical values, conditional on each other in any way.
 
@@ -101,7 +100,6 @@ class ResidualSampler(BaseSampler):
         initial_predictions: number of predictions before the first suggestion.
         is_allowed: returns whether a configuration may be proposed; excludes combinations known to be useless.
         weights: of the objectives in the score, in their order; equal by default.
-        startup_trials: number of space-filling trials where there is no prior.
         failure_constraint: name of a constraint that only separates failures from successes; it is not modelled.
         seed: of all draws.
         sources: trials of other studies, for a warm start.
@@ -115,7 +113,6 @@ class ResidualSampler(BaseSampler):
         initial_predictions: int = INITIAL_PREDICTIONS,
         is_allowed: Callable[[Params], bool] | None = None,
         weights: Sequence[float] | None = None,
-        startup_trials: int = STARTUP_TRIALS,
         failure_constraint: str = "failed",
         seed: int = 0,
         sources: Sequence[SourceHistory] = (),
@@ -125,7 +122,7 @@ class ResidualSampler(BaseSampler):
         self._space = CandidateSpace(space, is_allowed)
         self._settings = SurrogateSettings(cache, transfer, given)
         self._background = BackgroundPredictions(cache, self._space, transfer, given, initial_predictions)
-        self._startup_trials, self._failure_constraint = startup_trials, failure_constraint
+        self._failure_constraint = failure_constraint
         self._seed, self._independent = seed, RandomSampler(seed=seed)
         self._hidden: Sequence[Params] = ()
         self._begun: tuple[int, History] | None = None
@@ -275,7 +272,7 @@ class ResidualSampler(BaseSampler):
         if not history.measured and informed:
             first = best_of_sources(transfer, self._space, history, directions, weights)
             suggestion = Suggestion(first or best_predicted(prior, self._space, history, directions, weights))
-        elif not history.measured or (not informed and history.n_finished < self._startup_trials):
+        elif not history.measured:
             suggestion = Suggestion(space_filling(self._space, history, rng))
         else:
             suggestion = self._select(history, directions, rng)
@@ -308,7 +305,7 @@ def converged(max_expected_improvements: Sequence[float | None], min_gain: float
 
     Args:
         max_expected_improvements: of each trial, in order, as a share of the score; None for a trial that was not
-            suggested for its expected improvement (the defaults, space-filling trials, rare choices).
+            suggested for its expected improvement (the defaults, rare choices).
         min_gain: as a share of the score.
     """
     known = [each for each in max_expected_improvements if each is not None]

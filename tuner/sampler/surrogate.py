@@ -194,6 +194,21 @@ class Surrogate:
         feasible = np.array([all(v <= 0 for v in each.values()) for each in self.history.constraints], dtype=bool)
         return float(np.max(self._measured_values()[0][feasible, 0])) if feasible.any() else None
 
+    def scores_in_order(self) -> list[float | None]:
+        """Return the score of each trial that was measured or failed, in order, None for an infeasible one."""
+        feasible = [all(v <= 0 for v in each.values()) for each in self.history.constraints]
+        scores = iter([float(score) for score, holds in zip(self._targets()[:, 0], feasible, strict=True) if holds])
+        return [next(scores) if holds else None for holds in self.history.feasible_flags]
+
+    def centre(self) -> Params:
+        """Return the feasible configuration with the best posterior score; without one, the least infeasible."""
+        expected, _ = self._measured_values()
+        feasible = np.array([all(v <= 0 for v in each.values()) for each in self.history.constraints])
+        violation = np.maximum(expected[:, 1:], 0.0).sum(axis=1)
+        if feasible.any():
+            return self.history.measured[int(np.argmax(np.where(feasible, expected[:, 0], -np.inf)))]
+        return self.history.measured[int(np.argmin(violation))]
+
     def ranking(self) -> list[int]:
         """Return the positions of the measured configurations that are likely feasible, the best first.
 

@@ -60,7 +60,7 @@ class SearchSettings(Settings):
         Setting(
             SEARCH,
             "NAME",
-            "residual, tpe, or auto: residual for measured trials and with {learn_from}, else Optuna's tpe.",
+            "residual, which auto stands for, or Optuna's tpe.",
             choices=_SAMPLERS,
             limit=NAME,
         ),

@@ -53,7 +53,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     premise = spec.premise(engine, devices)
     stored = store.study(spec.name)
     if stored is None:
-        facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec, engine)}
+        facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec)}
         store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
         return
     changed = changes(stored.premise, premise, spec.offered_values)
@@ -62,7 +62,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     if changed:
         rule = f"the study of this name has another {as_text(summary_of(changed))}"
         raise SettingError("study", spec.name, rule, "give the same settings, or another name")
-    store.update_study(spec.name, facts={**_search_facts(spec, engine), **_run_facts(stored, spec)})
+    store.update_study(spec.name, facts={**_search_facts(spec), **_run_facts(stored, spec)})
 
 
 def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
@@ -75,10 +75,10 @@ def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
     return found
 
 
-def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:
+def _search_facts(spec: StudySpec) -> dict[str, Any]:
     """Return the sampler and the source studies, which may differ when a study is resumed."""
     sources = {"learn_from": list(spec.search.learn_from)} if spec.search.learn_from else {}
-    return {"sampler": spec.sampler_for(engine), **sources}
+    return {"sampler": spec.sampler, **sources}
 
 
 def run_study(
@@ -141,10 +141,9 @@ def _optuna_study(
     storage_url: str,
     store: Store,
 ) -> OptunaStudy:
-    sampler = spec.sampler_for(engine)
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, histories, store)
+    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, spec.sampler, prior, histories, store)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -10,10 +10,14 @@ import numpy as np
 from benchmarks.search.report.summary import CHECKPOINTS, SearchSummary
 from tuner.sampler.residual import converged
 
-TARGET_SHARES = (0.95, 0.99)
+TARGET_SHARES = (0.95, 0.98, 0.99)
 """Shares of the best known score that an incumbent should reach."""
 FIRST_TRIALS = 15
 """Trials whose own scores are averaged, to show how much a search costs before it is good."""
+OPENING_TRIALS = 6
+"""Trials after the defaults whose scores show whether a search begins with sensible configurations."""
+POOR_SCORE = 0.5
+"""Score, relative to the defaults, below which an opening trial is poor."""
 CONVERGENCE_GAIN = 0.005
 """The default of `--min-gain`, below which a study ends its search."""
 RESAMPLES = 2000
@@ -68,12 +72,16 @@ def seed_values(runs: Sequence[SearchSummary], best: float) -> dict[str, list[fl
     values: dict[str, list[float]] = {}
     for share in TARGET_SHARES:
         values[f"trials_to_{share:.0%}"] = [trials_until(r.incumbent_scores, share * best, r.budget) for r in runs]
-    values["hours_to_95%"] = [_hours_until(run, TARGET_SHARES[0] * best) for run in runs]
+    values["hours_to_95%"] = [_seconds_until(run, TARGET_SHARES[0] * best) / 3600 for run in runs]
+    values["seconds_to_98%"] = [_seconds_until(run, TARGET_SHARES[1] * best) for run in runs]
     for k in CHECKPOINTS:
         values[f"score_{k}"] = [score_after(run.incumbent_scores, k) / best for run in runs if k <= run.budget]
     for k in CHECKPOINTS:
         volumes = [run.hypervolume[str(k)] for run in runs if k <= run.budget]
         values[f"hypervolume_{k}"] = [volume for volume in volumes if volume is not None]
+    openings = [run.true_scores[1 : OPENING_TRIALS + 1] or (0.0,) for run in runs]
+    values["opening_score"] = [statistics.median(scores) for scores in openings]
+    values["opening_poor"] = [statistics.fmean(score < POOR_SCORE for score in scores) for scores in openings]
     first = [run.true_scores[1:FIRST_TRIALS] or [0.0] for run in runs]
     values[f"mean_trial_score_{FIRST_TRIALS}"] = [statistics.fmean(scores) / best for scores in first]
     values["infeasible"] = [run.infeasible for run in runs if run.infeasible is not None]
@@ -101,10 +109,10 @@ def _convergence_trial(run: SearchSummary) -> int:
     return next((k for k in counts if converged(improvements[:k], CONVERGENCE_GAIN)), len(improvements))
 
 
-def _hours_until(run: SearchSummary, target: float) -> float:
-    """Return the virtual hours until the incumbent reaches a score, or the duration of the search."""
+def _seconds_until(run: SearchSummary, target: float) -> float:
+    """Return the virtual seconds until the incumbent reaches a score, or the duration of the search."""
     index = min(trials_until(run.incumbent_scores, target, run.budget), len(run.incumbent_scores)) - 1
-    return run.ended_at[index] / 3600
+    return run.ended_at[index]
 
 
 def mean_differences(

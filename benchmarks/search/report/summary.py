@@ -11,7 +11,7 @@ from benchmarks.search.play.records import PlayedTrial, SearchRecord
 from benchmarks.search.problems.problem import Problem, is_maximised
 from records.trials import Config
 
-CHECKPOINTS = (10, 15, 30, 60)
+CHECKPOINTS = (10, 15, 20, 30, 60)
 """Numbers of trials after which the incumbent's score is reported."""
 LATE_TRIALS = 20
 """The infeasible share is that of the trials after these first ones, which show the constraints to a sampler."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from benchmarks.search.report.figures import (
     CONVERGENCE_GAIN,
+    OPENING_TRIALS,
+    POOR_SCORE,
     IntervalEstimate,
     SummariesBySampler,
     estimate,
@@ -14,18 +16,24 @@ from benchmarks.search.report.summary import LATE_TRIALS
 from benchmarks.text_table import MISSING, print_table
 
 SCORE_FIGURES = ("trials_to_95%", "trials_to_99%", "score_10", "score_15", "score_30", "score_60")
+OPENING_FIGURES = ("opening_score", "opening_poor", "score_10", "score_20", "score_60", "seconds_to_98%")
 COST_FIGURES = ("mean_trial_score_15", "infeasible", "hypervolume_60", "measured_over_true", "hours_to_95%", "ask_s")
 CONVERGENCE_FIGURES = ("converged_trials", "converged_score", "converged_hours")
 COMPARED_FIGURES = (
     *("trials_to_95%", "trials_to_99%", "score_15", "score_30", "score_60"),
-    *("infeasible", "mean_trial_score_15"),
+    *("infeasible", "mean_trial_score_15", "opening_score", "opening_poor", "score_10", "seconds_to_98%"),
 )
-FIGURE_DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3, "converged_trials": 0}
+FIGURE_DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "seconds_to_98%": 0, "ask_s": 3, "converged_trials": 0}
 DEFAULT_DECIMALS = 2
 
 SCORE_CAPTION = (
     "Trials until the incumbent reaches 95 % and 99 % of the best known score (budget + 1: never; lower is better), "
     "and its true score / the best known one after 10 to 60 trials (higher is better)"
+)
+OPENING_CAPTION = (
+    f"Of the first {OPENING_TRIALS} trials after the defaults, the median true score / that of the defaults (0 if "
+    f"infeasible) and the share below {POOR_SCORE}; the incumbent's true score / the best known one after 10, 20 and "
+    "60 trials; and virtual seconds until 98 % of the best known score or to the end"
 )
 COST_CAPTION = (
     "Mean true score of trials 2 to 15 / the best known one (0 if infeasible), share of infeasible trials after the "
@@ -55,6 +63,7 @@ def print_problem(name: str, by_sampler: SummariesBySampler, best: float, agains
     }
     for caption, figures in (
         (SCORE_CAPTION, SCORE_FIGURES),
+        (OPENING_CAPTION, OPENING_FIGURES),
         (COST_CAPTION, COST_FIGURES),
         (CONVERGENCE_CAPTION, CONVERGENCE_FIGURES),
     ):

@@ -410,7 +410,7 @@ def test_a_source_study_has_the_configurations_that_the_other_space_contains() -
     assert len(source.predicted[0]) == len(measured)
 
 
-def test_a_related_source_study_improves_the_first_suggestions() -> None:
+def test_a_related_source_study_improves_the_best_of_the_first_suggestions() -> None:
     problem = make_problem("crash-half", ProblemSettings())
     assert (
         with_source_study(COMPARED_SAMPLERS["random"], "crash-half-related", ProblemSettings(), 20)
@@ -420,7 +420,7 @@ def test_a_related_source_study_improves_the_first_suggestions() -> None:
     warm, cold = (play(problem, sampler, 6, seed=0) for sampler in (transfer, COMPARED_SAMPLERS[RESIDUAL_NAME]))
     assert [t.config for t in warm.trials[1:]] != [t.config for t in cold.trials[1:]]
     scores = [[trial.true_score or 0.0 for trial in each.trials[1:]] for each in (warm, cold)]
-    assert np.mean(scores[0]) > np.mean(scores[1])
+    assert max(scores[0]) > max(scores[1])
 
 
 def test_own_costs_have_targets(capsys: pytest.CaptureFixture[str]) -> None:

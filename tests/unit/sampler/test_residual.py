@@ -204,7 +204,7 @@ def test_pending_and_discarded_configurations_are_not_proposed_again() -> None:
     def narrow(trial: Any) -> dict[str, Any]:
         return {"kind": trial.suggest_categorical("kind", ["a", "b", "c", "d"])}
 
-    study = new_study(ResidualSampler(narrow, startup_trials=1, seed=3))
+    study = new_study(ResidualSampler(narrow, seed=3))
     first = study.ask()
     study.tell(first, 1.0 if narrow(first) else 0.0)
     pending, discarded = study.ask(), study.ask()
@@ -219,7 +219,7 @@ def test_hidden_trials_are_counted_and_not_proposed_again() -> None:
     def kinds(trial: Any) -> str:
         return str(trial.suggest_categorical("kind", ["a", "b", "c", "d", "e", "f", "g"]))
 
-    sampler = ResidualSampler(kinds, startup_trials=1, seed=3)
+    sampler = ResidualSampler(kinds, seed=3)
     study = new_study(sampler)
     for kind in "abc":
         study.enqueue_trial({"kind": kind})
@@ -251,7 +251,7 @@ def test_a_suggestion_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> N
         return suggest(self)
 
     monkeypatch.setattr(CandidateSelection, "suggest", counted)
-    run_study(ResidualSampler(space, startup_trials=2), 4)
+    run_study(ResidualSampler(space), 4)
     assert counts
     assert set(counts) == {1}
 
@@ -388,7 +388,7 @@ def test_a_space_without_conditions_has_no_conditional_parameters() -> None:
 def test_a_single_change_is_encoded_like_the_changed_configuration(candidate_space: CandidateSpace) -> None:
     encoder = Encoder(candidate_space.distributions)
     config = {"method": "draft", "depth": 4, "tree": True, "batch": 64}
-    changes = SingleChanges(encoder, np.random.default_rng(0))
+    changes = SingleChanges(encoder, np.random.default_rng(0), {"depth": 5})
     before = encoder.encode([config])
     after = changes.apply(before.rows[0], before.effects[0])
     for index, (name, value) in enumerate(changes.changes):
@@ -408,7 +408,7 @@ def test_local_search_changes_one_parameter_at_a_time_and_respects_rules(candida
     ruled = CandidateSpace(define, lambda config: config["batch"] <= 512)
     ruled.update(candidate_space.distributions, [])
     start = {"method": "plain", "batch": 16}
-    reached = local_search(ruled, encoder, acquisition, [start], np.random.default_rng(0))
+    reached = local_search(ruled, encoder, acquisition, [start], np.random.default_rng(0), {})
     assert reached
     assert all(config["method"] == "plain" and config["batch"] <= 512 for config in reached)
     assert reached[-1]["batch"] > 100
@@ -422,6 +422,7 @@ def test_local_search_ends_where_no_change_is_better(candidate_space: CandidateS
         lambda inputs: np.zeros(len(inputs)),
         [start],
         np.random.default_rng(0),
+        {},
     )
     assert reached == []
 
@@ -631,13 +632,13 @@ def max_expected_improvements(objective: Any, trials: int) -> list[float | None]
 def test_the_maximum_expected_improvement_falls_only_where_no_improvement_is_left() -> None:
     """`speed` doubles with the batch up to 256, and one method has an optimal depth."""
     flat, steep = max_expected_improvements(lambda _: 1000.0, 40), max_expected_improvements(speed, 12)
-    assert flat[:8] == [None] * 8  # space-filling trials
+    assert flat[0] is None  # no trial before it
     assert converged(flat, 0.01)
     assert max(each for each in steep if each is not None) > 0.05
 
 
 def test_without_a_feasible_trial_there_is_no_expected_improvement() -> None:
-    sampler = ResidualSampler(space, seed=1, startup_trials=2)
+    sampler = ResidualSampler(space, seed=1)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for _ in range(6):
         trial = study.ask()

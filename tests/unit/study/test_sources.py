@@ -113,20 +113,9 @@ def test_capacity_has_no_prior() -> None:
     assert simulator_prior(capacity, INFO) is None
 
 
-@pytest.mark.parametrize(
-    ("sampler", "provenance", "expected"),
-    [
-        (AUTO, Provenance.MEASURED, RESIDUAL),
-        (AUTO, Provenance.SIMULATED, TPE),
-        (TPE, Provenance.MEASURED, TPE),
-        (RESIDUAL, Provenance.SIMULATED, RESIDUAL),
-    ],
-)
-def test_auto_is_residual_where_trials_are_measured(sampler: str, provenance: Provenance, expected: str) -> None:
-    assert (
-        replace(spec(), search=SearchSettings(sampler=sampler)).sampler_for(replace(INFO, provenance=provenance))
-        == expected
-    )
+@pytest.mark.parametrize(("sampler", "expected"), [(AUTO, RESIDUAL), (TPE, TPE), (RESIDUAL, RESIDUAL)])
+def test_auto_stands_for_residual(sampler: str, expected: str) -> None:
+    assert replace(spec(), search=SearchSettings(sampler=sampler)).sampler == expected
 
 
 ENGINE = EngineInfo("vllm", "1", None, None, Provenance.SIMULATED)
@@ -251,13 +240,8 @@ def test_without_a_named_source_there_is_none(bench: Bench) -> None:
     store.close()
 
 
-def test_auto_is_the_sampler_that_uses_sources(bench: Bench) -> None:
-    assert bench.spec().sampler_for(ENGINE) == TPE
-    assert bench.spec(learn_from=("s",)).sampler_for(ENGINE) == RESIDUAL
-
-
 def test_a_warm_started_study_begins_at_the_best_of_its_source_and_keeps_the_source(bench: Bench) -> None:
-    bench.run(peak_at_16, trials=12, sampler=RESIDUAL, confirm_rounds=0)
+    bench.run(peak_at_16, trials=16, sampler=RESIDUAL, confirm_rounds=0)
     best = max(bench.records(), key=lambda record: (record.verdict and record.verdict.score) or 0.0)
     assert best.kind is TrialKind.SEARCH
     assert abs(best.config["max_num_seqs"] - 16) <= 4  # type: ignore[operator]
@@ -268,7 +252,7 @@ def test_a_warm_started_study_begins_at_the_best_of_its_source_and_keeps_the_sou
         [_, first] = [record for record in store.trials("new") if not record.round]
         known = store.study("new")
         assert abs(first.config["max_num_seqs"] - 16) <= 5  # type: ignore[operator]
-        assert bench.listener.notes == ["warm start from 12 trials of study s"]
+        assert bench.listener.notes == ["warm start from 16 trials of study s"]
         assert known is not None
         assert known.facts["learn_from"] == ["s"]
         assert with_stored_settings(bench.spec(name="new"), store).search.learn_from == ("s",)

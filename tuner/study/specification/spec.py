@@ -11,14 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from records.trials import Config, Provenance, TrialKind
+from records.trials import Config, TrialKind
 from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.settings.declared import seconds_of
-from tuner.settings.study import AUTO, RESIDUAL, TPE, AskedSettings, ConfirmationSettings, SearchSettings
+from tuner.settings.study import AUTO, RESIDUAL, AskedSettings, ConfirmationSettings, SearchSettings
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop, Suite, Workload
 from tuner.workloads.traffic import Traffic
@@ -177,11 +177,10 @@ class StudySpec:
         longer = workload.num_prompts / searched if isinstance(workload, ClosedLoop) and searched else 1.0
         return longer * self._repeats(TrialKind.CONFIRM) / self.search.repeats
 
-    def sampler_for(self, engine: EngineInfo) -> str:
-        """Return the sampler that `auto` stands for with this engine."""
-        if self.search.sampler != AUTO:
-            return self.search.sampler
-        return RESIDUAL if engine.provenance is Provenance.MEASURED or self.search.learn_from else TPE
+    @property
+    def sampler(self) -> str:
+        """The sampler of the search; `auto` stands for `residual`."""
+        return RESIDUAL if self.search.sampler == AUTO else self.search.sampler
 
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
         """Return the specification of one attempt at a trial."""

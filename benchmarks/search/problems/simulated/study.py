@@ -22,6 +22,7 @@ from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.serve_config import ServeConfig, find_shape
 from tuner.engines.simulator.startup import compile_key, kernel_key, processes_s, startup_s
+from tuner.scoring.goals import Goals
 from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import plan_study
@@ -43,6 +44,44 @@ H200_7B_TRAFFIC = {
     "classes": {"all": {"input": {"uniform": [308, 1740]}, "output": {"uniform": [77, 435]}}},
 }
 """The workload of the table `h200-b7`: 1024 input and 256 output tokens, each ± 70 %."""
+MIX_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
+MIX_SLOS = ("p99_tpot_ms<30", "p99_ttft_ms<300", "success_rate>=1")
+"""The defaults satisfy these; many configurations do not."""
+
+
+def mix_traffic(rate: float) -> Traffic:
+    """Return five seconds of chats, questions about shared documents, summaries and labels, with limits of latency."""
+    classes = {
+        "chat": {
+            "weight": 5,
+            "input": {"lognormal": {"mean": 300, "cv": 0.8, "max": 2000}},
+            "output": {"lognormal": {"mean": 200, "cv": 0.6, "max": 600}},
+        },
+        "documents": {
+            "weight": 3,
+            "input": {"uniform": [40, 120]},
+            "output": {"uniform": [64, 256]},
+            "prefix": {"tokens": 2000, "documents": 30, "zipf": 1},
+        },
+        "summary": {"weight": 1, "input": {"uniform": [2000, 4000]}, "output": {"uniform": [100, 300]}},
+        "label": {"weight": 3, "input": {"uniform": [100, 400]}, "output": {"uniform": [4, 16]}},
+    }
+    limits = {
+        "chat": {"ttft_ms": 250, "tpot_ms": 15},
+        "documents": {"ttft_ms": 300, "tpot_ms": 15},
+        "summary": {"ttft_ms": 600, "tpot_ms": 20},
+        "label": {"e2el_ms": 400},
+    }
+    return Traffic.model_validate(
+        {
+            "arrivals": {"process": "poisson", "rate": rate},
+            "requests": round(5 * rate),
+            "max_in_flight": 256,
+            "system_prompt": 64,
+            "classes": classes,
+            "slo": limits,
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +125,7 @@ class SimulatedStudy:
         shape = self.shape if rendered.model is None else find_shape(rendered.model)
         words = (*self.spec.server.arguments, *rendered.argv)
         environment = {**self.spec.server.environment, **rendered.environment}
-        platform = Platform(self.card, parameters, version_tuple(self.version), self.packages)
+        platform = Platform(self.card, parameters, version_tuple(self.version), self.packages, self.spec.gpus)
         try:
             server = build_server(platform, words, environment, shape)
         except ConfigRefused:
@@ -117,17 +156,23 @@ def _compilations(config: ServeConfig, parameters: Parameters) -> Compilations:
     return ((compile_key(config), new / speed), (kernel_key(config), cold / speed))
 
 
-def _simulate(settings: StudySettings, card: HardwareProfile, workload: SingleWorkload | None = None) -> SimulatedStudy:
+def _simulate(
+    settings: StudySettings,
+    card: HardwareProfile,
+    workload: SingleWorkload | None = None,
+    goals: Goals | None = None,
+) -> SimulatedStudy:
     """Return the simulated study of settings.
 
     Args:
         settings: the settings of the study.
         card: the simulated GPU.
-        workload: replaces the preset's workload, with the objectives and SLOs of `sim-h200-7b`.
+        workload: replaces the preset's workload, together with `goals`.
+        goals: the objectives and SLOs.
     """
     plan = plan_study(settings, simulated=True)
-    if workload is not None:
-        plan = replace(plan, workload=workload, goals=make_goals(H200_7B_OBJECTIVES, H200_7B_SLOS))
+    if workload is not None and goals is not None:
+        plan = replace(plan, workload=workload, goals=goals)
     elif settings.rate is not None and isinstance(plan.workload, Traffic):
         requests = round(RATE_SPAN_S * settings.rate)
         plan = replace(plan, workload=plan.workload.model_copy(update={"requests": requests}))
@@ -145,7 +190,13 @@ def _simulate_preset(preset: str, card: str | None = None, rate: float | None = 
 
 def _simulate_7b() -> SimulatedStudy:
     settings = StudySettings(model="Qwen/Qwen2.5-7B-Instruct", search_load=1.0)
-    return _simulate(settings, hardware_named("h200"), Traffic.model_validate(H200_7B_TRAFFIC))
+    goals = make_goals(H200_7B_OBJECTIVES, H200_7B_SLOS)
+    return _simulate(settings, hardware_named("h200"), Traffic.model_validate(H200_7B_TRAFFIC), goals)
+
+
+def _simulate_mix(model: str, gpus: int, rate: float) -> SimulatedStudy:
+    settings = StudySettings(model=model, gpus_per_trial=gpus, search_load=1.0)
+    return _simulate(settings, hardware_named("h200"), mix_traffic(rate), make_goals(MIX_OBJECTIVES, MIX_SLOS))
 
 
 SIMULATED_STUDIES: dict[str, Callable[[], SimulatedStudy]] = {
@@ -155,8 +206,10 @@ SIMULATED_STUDIES: dict[str, Callable[[], SimulatedStudy]] = {
     "sim-ada-mixed": lambda: _simulate_preset("qwen2.5-14b-ada-mixed", rate=14),
     "sim-h200": lambda: _simulate_preset("qwen2.5-0.5b-t4", "h200"),
     "sim-h200-7b": _simulate_7b,
+    "sim-h200-moe": lambda: _simulate_mix("Qwen/Qwen3-30B-A3B", 2, rate=8),
+    "sim-h200-mla": lambda: _simulate_mix("deepseek-ai/DeepSeek-V2-Lite", 1, rate=48),
 }
-"""The simulated studies by name.
+"""The simulated studies by name. The last two, with experts and with latent attention, get their mix near the knee.
 
 Two presets overload their card, so that no configuration is feasible with the perturbed parameters. At the request
 rates given here, one random configuration in seven is feasible for Phi-4, and one in thirteen for the mix."""
