@@ -333,7 +333,8 @@ class CandidateSelection:
         self._prior, self._transfer = settings.prior, settings.transfer
         self._history = surrogate.history
         self._excluded = self._history.excluded
-        self._region = None if self._prior.exists or self._transfer.exists else _trust_region(surrogate)
+        guided = self._prior.exists or self._transfer.exists or surrogate.incumbent_score is None
+        self._region = None if guided else _trust_region(surrogate)
         self._acquisition = FeasibleImprovement(surrogate, self._region)
 
     def suggest(self) -> Suggestion:

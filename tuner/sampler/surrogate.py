@@ -201,13 +201,10 @@ class Surrogate:
         return [next(scores) if holds else None for holds in self.history.feasible_flags]
 
     def centre(self) -> Params:
-        """Return the feasible configuration with the best posterior score; without one, the least infeasible."""
+        """Return the feasible configuration with the best posterior score; to be called only if there is one."""
         expected, _ = self._measured_values()
-        feasible = np.array([all(v <= 0 for v in each.values()) for each in self.history.constraints])
-        violation = np.maximum(expected[:, 1:], 0.0).sum(axis=1)
-        if feasible.any():
-            return self.history.measured[int(np.argmax(np.where(feasible, expected[:, 0], -np.inf)))]
-        return self.history.measured[int(np.argmin(violation))]
+        feasible = [all(v <= 0 for v in each.values()) for each in self.history.constraints]
+        return self.history.measured[int(np.argmax(np.where(feasible, expected[:, 0], -np.inf)))]
 
     def ranking(self) -> list[int]:
         """Return the positions of the measured configurations that are likely feasible, the best first.

@@ -21,7 +21,15 @@ from threadpoolctl import threadpool_info
 
 from records.trials import Failure
 from tests.unit.study.conftest import SPACE, Bench
-from tuner.sampler.acquisition import PREDICTED_NEXT, CandidateSelection, SingleChanges, Suggestion, local_search
+from tuner.sampler.acquisition import (
+    PREDICTED_NEXT,
+    CandidateSelection,
+    SingleChanges,
+    Suggestion,
+    TrustRegion,
+    local_search,
+    trust_radius,
+)
 from tuner.sampler.candidates import CandidateSpace, count_conditional_parameters
 from tuner.sampler.encoding import EncodedConfigurations, Encoder, Params, Vector
 from tuner.sampler.flag_effects import LEAST_SCORED, parameter_importance
@@ -412,6 +420,35 @@ def test_local_search_changes_one_parameter_at_a_time_and_respects_rules(candida
     assert reached
     assert all(config["method"] == "plain" and config["batch"] <= 512 for config in reached)
     assert reached[-1]["batch"] > 100
+
+
+@pytest.mark.parametrize(
+    ("scores", "radius"),
+    [
+        ([0.0], 1),  # the defaults are no success
+        ([0.0, 0.04], 1),  # within the noise
+        ([0.0, 0.1, 0.2], 3),
+        ([0.0, 0.1, 0.2, None, 0.1, 0.2], 2),
+        ([0.0, None, None, None, None, None, None], 1),
+    ],
+)
+def test_successes_widen_the_trust_region_and_failures_narrow_it(scores: list[float | None], radius: int) -> None:
+    assert trust_radius(scores) == radius
+
+
+def test_the_trust_region_counts_changes_but_not_conditional_parameters() -> None:
+    """Batch is logarithmic from 8 to 1024, seven doublings: one doubling is a change, four are two, seven are three."""
+    known: dict[str, BaseDistribution] = {
+        "method": CategoricalDistribution(("plain", "draft")),
+        "depth": IntDistribution(1, 16),
+        "batch": IntDistribution(8, 1024, log=True),
+    }
+    encoder = Encoder(known)
+    centre = {"method": "plain", "batch": 8}
+    near = [centre, {"method": "draft", "depth": 9, "batch": 8}, {"method": "plain", "batch": 16}]
+    far = [{"method": "draft", "depth": 1, "batch": 16}, {**centre, "batch": 128}, {**centre, "batch": 1024}]
+    excess = TrustRegion(encoder, centre, 1).excess(encoder.encode([*near, *far]))
+    assert excess.tolist() == [0, 0, 0, 1, 1, 2]
 
 
 def test_local_search_ends_where_no_change_is_better(candidate_space: CandidateSpace) -> None:
