@@ -30,7 +30,7 @@ COMPARED_METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_tt
 PUBLISHED_PACKAGES = frozenset({"arctic_inference", "flashinfer"})
 H200_PACKAGES = frozenset({"arctic_inference"})
 """The host of the H200 tables did not have FlashInfer."""
-EXPERTS_HOST = {"host_speed": 0.761, "launch_us": 15.71}
+EXPERTS_HOST = {"host_speed": 0.555, "launch_us": 15.98}
 """The host of `h200_experts.jsonl`, fitted by `benchmarks.simulator.experts`: a slow virtual machine."""
 TABLE_HOSTS = {name: {"host_speed": 1.0, "launch_us": 4.5} for name in ("h200_a05", "h200_b7")}
 """The hosts beside which tables were recorded: theirs is the host of speed 1."""
