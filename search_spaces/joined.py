@@ -110,9 +110,11 @@ class JoinedSpace(ResolvedSpace):
         """Return an engine's own defaults as a configuration, as far as they are known and in the space."""
         return self.lift(engine, self.parts[engine].engine_defaults())
 
-    def defaults_like(self, config: Config) -> dict[str, ParameterValue]:
-        """Return the defaults of the engine, for a configuration of its defaults; empty for one that sets another."""
-        return {} if config.keys() - {ENGINE} else self.defaults_of(self.engine_of(config))
+    def defaults_beside(self, config: Config) -> dict[str, ParameterValue]:
+        """Return the values of the configuration's engine for the parameters that it leaves out."""
+        engine = self.engine_of(config)
+        lifted = self.lift(engine, self.parts[engine].defaults_beside(self.own(config)))
+        return {name: value for name, value in lifted.items() if name not in config}
 
     def known_defaults(self) -> dict[str, ParameterValue]:
         """Return the default of each parameter of every engine, as far as it is known."""

@@ -122,20 +122,20 @@ class ResolvedSpace:
 
     def engine_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's own defaults as a configuration, as far as they are known and in the space."""
-        config: dict[str, ParameterValue] = {}
-        for parameter in self.parameters:
-            if not self._active(parameter, config):
-                continue
-            default = self.names(config).default(parameter.name)
-            if parameter.contains(None):
-                config[parameter.name] = None
-            elif default is not None and parameter.contains(default):
-                config[parameter.name] = default
-        return config
+        return self.defaults_beside({})
 
-    def defaults_like(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-        """Return `engine_defaults` for a configuration of defaults; empty for one that sets a parameter."""
-        return {} if config else self.engine_defaults()
+    def defaults_beside(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
+        """Return the engine's values of the parameters that a configuration leaves out, as `engine_defaults` does."""
+        known, defaults = dict(config), dict[str, ParameterValue]()
+        for parameter in self.parameters:
+            if parameter.name in config or not self._active(parameter, known):
+                continue
+            default = self.names(known).default(parameter.name)
+            if parameter.contains(None):
+                defaults[parameter.name] = known[parameter.name] = None
+            elif default is not None and parameter.contains(default):
+                defaults[parameter.name] = known[parameter.name] = default
+        return defaults
 
     def known_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's default of each parameter, as far as it is known, whether or not the parameter counts.

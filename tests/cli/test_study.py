@@ -237,7 +237,7 @@ def test_the_same_command_runs_no_trial_and_a_larger_budget_continues(study: Stu
     printed = run_here(study.folder, *more)
     assert json.loads(printed.out)["trials"] == TRIALS + 1
     assert f"{TRIALS + 1} trials ({TRIALS} finished before)" in printed.err
-    assert "] #0 " not in printed.err
+    assert f"/{TRIALS + 1}] #0 " not in printed.err
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -174,6 +174,15 @@ class SpaceContract:
         defaults = resolved.engine_defaults()
         assert resolved.complete(defaults) == defaults
 
+    def test_a_named_configuration_with_the_defaults_beside_it_lies_in_the_space(
+        self, space: Space, context: Context
+    ) -> None:
+        for name, named in space.resolve(context).named.items():
+            resolved = space.resolve(context, wanted=named.config)
+            beside = resolved.defaults_beside(named.config)
+            assert beside.keys().isdisjoint(named.config), name
+            assert resolved.contains({**beside, **named.config}), name
+
     def test_named_configurations_lie_in_the_space(self, space: Space, context: Context) -> None:
         for name, named in space.resolve(context).named.items():
             resolved = space.resolve(context, wanted=named.config)

@@ -131,7 +131,7 @@ class Proposals:
             return None
         item = self._next_named()
         if item is not None:
-            hints = self._space.defaults_like(item.config)
+            hints = self._space.defaults_beside(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
         self.converged = self.converged or (self._grid is None and self._optuna_study.converged(self._min_gain))

@@ -91,4 +91,4 @@ def test_the_schema_has_the_limits_and_the_help() -> None:
     assert (known["trials"]["minimum"], known["trials"]["maximum"]) == (1, 10_000)
     assert (known["slo"]["type"], known["slo"]["maxItems"]) == ("array", 50)
     assert known["sampler"]["enum"] == ["auto", "residual", "tpe"]
-    assert "with `learn_from`" in known["sampler"]["description"]
+    assert "which auto stands for" in known["sampler"]["description"]
