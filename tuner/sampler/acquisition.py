@@ -305,6 +305,8 @@ PREDICTED_NEXT = 10
 """Number of the best candidates without a prediction that are predicted for the next suggestion."""
 RARE_CHOICE_EVERY, RARE_CHOICE_CANDIDATES, RARE_CHOICE_LEADERS = 5, 60, 3
 """Finished trials between two tries of the least tried choice, its candidates, and the leaders that they change."""
+RARE_CHOICES_FROM = 10
+"""Number of finished trials from which on there are rare choices where predictions exist."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +341,8 @@ class CandidateSelection:
 
     def suggest(self) -> Suggestion:
         """Return the configuration to measure next."""
-        is_switch = self._history.n_finished % RARE_CHOICE_EVERY == 0
+        finished = self._history.n_finished
+        is_switch = finished % RARE_CHOICE_EVERY == 0 and (finished >= RARE_CHOICES_FROM or not self._prior.exists)
         if is_switch and (rare := self._with_rare_choice()) is not None:
             return Suggestion(rare)
         centre = self._leaders()[0] if self._region is None else self._region.centre
