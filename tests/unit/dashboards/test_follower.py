@@ -21,7 +21,6 @@ from dashboards.mlflow.follower import Follower, SyncReport, sync_to_mlflow
 from dashboards.mlflow.log import MlflowUnavailable
 from dashboards.mlflow.run_layout import (
     NOTE_TAG,
-    flags_changed,
     note_of,
     run_name,
     study_tags,
@@ -29,7 +28,15 @@ from dashboards.mlflow.run_layout import (
     trial_points,
 )
 from dashboards.mlflow.ui import VIEW_TAG, embedded_uri
-from records.trials import JsonScalar, Provenance, ServerFacts, StudyRecord, TrialKind, TrialOutcome
+from records.trials import (
+    JsonScalar,
+    Provenance,
+    ServerFacts,
+    StudyRecord,
+    TrialKind,
+    TrialOutcome,
+    configuration_changes,
+)
 from storage.store import Store, open_store
 from storage.waiting import DatabaseWait
 from tests import store_samples as samples
@@ -488,7 +495,7 @@ def test_durations_of_a_simulated_trial_are_marked() -> None:
     ],
 )
 def test_a_flag_is_changed_where_its_value_is_not_the_default(config: dict[str, JsonScalar], count: int) -> None:
-    assert flags_changed(replace(samples.pending(1), config=config), FACTS) == count
+    assert len(configuration_changes(config, FACTS["engine_defaults"])) == count
 
 
 def test_a_parameter_that_a_search_trial_lacks_does_not_count_there_and_gets_no_default() -> None:
