@@ -361,10 +361,11 @@ def test_a_trial_that_mlflow_refuses_does_not_block_the_others(store: Store, url
     assert [trial.number for trial in store.unsynced()] == [1]
 
 
-def test_runs_are_created_in_another_mlflow(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+def test_runs_are_created_in_another_mlflow(store: Store, url: str, uri: str, tmp_path: Path, migrated: Path) -> None:
     finish(store, 0, samples.success())
     sync_to_mlflow(url, None, uri)
     (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mlflow.db").write_bytes(migrated.read_bytes())
     finish(store, 1, samples.success())
     assert sync_to_mlflow(url, None, embedded_uri(tmp_path / "b")) == SyncReport(logged=1)
     assert set(runs_by_name(embedded_uri(tmp_path / "b"))) == {"demo $(x)", "#1"}
