@@ -117,6 +117,25 @@ BASELINE = "baseline"
 """What a conclusion keeps where nothing is better than the user's own configuration, a trial of the kind `CURRENT`."""
 
 
+def configuration_changes(config: Config, defaults: Config) -> dict[str, JsonScalar]:
+    """Return the values that differ from the engine's defaults; a parameter without a known default counts as changed.
+
+    Args:
+        config: values by parameter; None stands for the engine's default.
+        defaults: the engine's defaults by parameter, as far as they are known.
+    """
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and not (name in defaults and _same(defaults[name], value))
+    }
+
+
+def _same(one: JsonScalar, other: JsonScalar) -> bool:
+    """Return whether two values are one; True is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 class Provenance(StrEnum):
     """Where a number comes from. A study holds numbers of one provenance only."""
 

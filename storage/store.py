@@ -335,18 +335,6 @@ class Store(Transactions):
             raise StorageError(f"{trial_text(study, number, round)} is already synced as run {present}")
 
     @reading
-    def study_run(self, session: Session, study: str) -> str | None:
-        """Return the id of the study's parent run in MLflow; None if it has none yet."""
-        run_id: str | None = existing_study(session, study, STUDIES.c.mlflow_run).mlflow_run
-        return run_id
-
-    @writing
-    def set_study_run(self, session: Session, study: str, run_id: str) -> None:
-        """Store the id of the study's parent run in MLflow; it replaces an earlier one."""
-        id = existing_study(session, study, lock=True).id
-        session.execute(update(STUDIES).where(STUDIES.c.id == id).values(mlflow_run=run_id))
-
-    @reading
     def answers(self, session: Session, key: AnswersKey) -> AnswersRecord | None:
         """Return what a server answered; None if it was not asked."""
         row = session.execute(select(ANSWERS).where(ANSWERS.c.digest == key.digest)).first()

@@ -81,13 +81,6 @@ class StudyContract(StoreFixture):
         with pytest.raises(StorageError, match=r"facts\.a\.when is a datetime, which JSON cannot hold"):
             store.update_study("s", facts={"a": {"when": datetime.now(UTC)}})
 
-    def test_the_last_parent_run_is_stored(self, store: Store) -> None:
-        store.create_study(samples.study())
-        assert store.study_run("s") is None
-        store.set_study_run("s", "r1")
-        store.set_study_run("s", "r2")
-        assert store.study_run("s") == "r2"
-
 
 class TrialContract(StoreFixture):
     """A trial from pending to finished."""
