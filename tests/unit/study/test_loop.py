@@ -19,6 +19,7 @@ from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
+from tuner.settings.study import SearchSettings
 from tuner.specs import TrialSpec
 from tuner.study.loop import CANCEL_S, Loop, warm_up_note
 from tuner.study.protocols import RunEnding, WorkItem
@@ -167,6 +168,29 @@ def test_a_last_trial_that_ends_soon_after_the_time_limit_is_no_timeout(bench: B
     assert run_loop(bench, executor, clock, threading.Event(), 100.0) is RunEnding.DONE
     assert clock.seconds == 120.0
     assert executor.cancelled_at == []
+
+
+def test_only_trials_of_the_search_are_cut_and_only_below_a_feasible_one(bench: Bench) -> None:
+    def rules(cut_short: bool = True) -> dict[str, float | None]:
+        """Return the score that each trial must reach."""
+        wanted: dict[str, float | None] = {}
+
+        def landscape(trial: TrialSpec, _: int) -> dict[str, float | None]:
+            wanted[f"{trial.uid} {trial.kind}"] = None if trial.cut is None else trial.cut.score
+            tpot = 60.0 if trial.number == 0 else 25.0
+            return {"output_throughput": 100.0, "p99_tpot_ms": tpot, "success_rate": 1.0}
+
+        search = SearchSettings(seed=3, cut_short=cut_short)
+        bench.run(landscape, trials=3, search=search, name=f"s{cut_short}", finalists=1, confirm_rounds=1)
+        return wanted
+
+    found = rules()
+    # the defaults miss an SLO; trial 1 halves the TPOT and has no feasible one to beat
+    score = (60 / 25) ** (20 / 70)
+    assert found.pop("2 search") == pytest.approx(0.9 * score)
+    assert len(found) >= 4
+    assert set(found.values()) == {None}
+    assert set(rules(cut_short=False).values()) == {None}
 
 
 def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo) -> None:
