@@ -70,13 +70,15 @@ class CutRule:
         slos: must hold.
         scored: the objectives of the score.
         reference: their values of the reference, which scores 1; None where it lacks one.
-        score: below which a trial cannot win.
+        score: below which a trial cannot win; None while no trial meets every SLO.
+        distance: to the SLOs, beyond which a trial is not the nearest to them; where there is no score.
     """
 
     slos: tuple[Slo, ...]
     scored: tuple[Objective, ...]
     reference: Mapping[str, float | None]
-    score: float
+    score: float | None
+    distance: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ seed draws the parameters of the world's noise and the order of `--trials` of th
 are simulated with perturbed parameters. A run that is faster by a factor has its requests' times divided by it, which
 is the noise of a launch. Each trial is then looked at as a study does, with the best whole trial so far.
 
-A cut is wrong if the whole run meets every SLO and reaches the score that was needed.
+A cut is wrong if the whole run meets every SLO and reaches the score that was needed; while no trial meets every SLO,
+if it is nearer to them than was needed.
 """
 
 import math
@@ -34,7 +35,7 @@ from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, build_server, run_workload
 from tuner.engines.simulator.startup import startup_s
-from tuner.scoring.goals import score
+from tuner.scoring.goals import distance_of, score
 from tuner.specs import CutRule
 from tuner.trial.cut import TrialWatch
 from tuner.workloads.progress import RunProgress
@@ -69,7 +70,7 @@ class CuttingResult:
         benchmark_s: seconds of all whole benchmarks.
         around_s: seconds of all starts and stops.
         saved_s: seconds of benchmarks that cutting saves.
-        best_cut: whether the trial with the best score was cut.
+        best_cut: whether the trial with the best score, or the nearest to the SLOs if none meets them, was cut.
         finalist_cut: whether one of the three best was.
     """
 
@@ -143,7 +144,7 @@ def cutting_result(
     reference: dict[str, float | None] | None = None
     incumbent, scores, cuts = None, list[float](), list[bool]()
     wrong = lost = 0
-    benchmark_s = saved_s = 0.0
+    benchmark_s, saved_s, nearest = 0.0, 0.0, math.inf
     for number, run in enumerate(runs):
         records = sped_up_records(run.records, math.exp(NOISE * random.standard_normal()))
         repeat = repeat_of(workload, records, 0)
@@ -153,21 +154,25 @@ def cutting_result(
         feasible = own is not None and all(slo.met(repeat.metrics.get(slo.metric)) for slo in goals.slos)
         duration = repeat.duration_s or 0.0
         cut = None
-        if number and incumbent is not None:
-            rule = CutRule(goals.slos, goals.scored, reference, share * incumbent)
+        distance = distance_of(slo.violation(repeat.metrics.get(slo.metric)) for slo in goals.slos)
+        if number:
+            wanted = None if incumbent is None else share * incumbent
+            rule = CutRule(goals.slos, goals.scored, reference, wanted, nearest - math.log(share))
             watch = TrialWatch(rule, workload, study.spec.gpus)
             cut = first_cut(watch, RunProgress(records, watch.slos, watch.users))
-            hopeless = not feasible or (own or 0.0) < rule.score
+            hopeless = distance > rule.distance if wanted is None else not feasible or (own or 0.0) < wanted
             wrong += cut is not None and not hopeless
             lost += hopeless
         benchmark_s += duration
         saved_s += 0.0 if cut is None else duration - cut.after_s
-        scores.append((own or 0.0) if feasible else 0.0)
+        scores.append((own or 0.0) if feasible else -distance)
         cuts.append(cut is not None)
         if cut is None and feasible and own is not None:
             incumbent = max(incumbent or 0.0, own)
+        if cut is None:
+            nearest = min(nearest, distance)
     ranked = np.argsort(-np.array(scores), kind="stable")
-    top = [int(place) for place in ranked[:3] if scores[int(place)] > 0]
+    top = [int(place) for place in ranked[:3]]
     around_s = sum(run.around_s for run in runs)
     return CuttingResult(
         name,
@@ -179,7 +184,7 @@ def cutting_result(
         benchmark_s,
         around_s,
         saved_s,
-        bool(top) and cuts[top[0]],
+        cuts[top[0]],
         any(cuts[place] for place in top),
     )
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from records.metrics import PER_GPU, Direction, metric
@@ -142,6 +142,11 @@ def parse_slo(text: str) -> Slo:
         rule = f"the threshold {number!r} is not a finite number"
         raise SettingError("slo", text, rule, "give for example 'p99_tpot_ms<50'")
     return Slo(name, op, threshold)
+
+
+def distance_of(violations: Iterable[float]) -> float:
+    """Return the distance to the SLOs with these violations; 0 if every SLO is met."""
+    return math.fsum(math.log1p(violation) for violation in violations if violation > 0)
 
 
 _ZERO_RATIO = 0.01

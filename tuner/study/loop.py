@@ -30,6 +30,7 @@ from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
+from tuner.scoring.goals import FAILED, distance_of
 from tuner.specs import CutRule, TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
@@ -50,7 +51,8 @@ _MOST_WAITING = 2
 """Trials that wait for more GPUs than are idle: the second one shows that the sampler has no smaller one now."""
 
 CUT_BELOW = 0.9
-"""A trial that scores less than this share of the best one is cut short: with the noise of both, it is worse."""
+"""A trial that scores less than this share of the best one is cut short: with the noise of both, it is worse. So is one
+that misses its SLOs by more than the inverse times what the nearest one does, while none meets them."""
 
 _GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""
@@ -178,8 +180,8 @@ class Loop:
     def _cut_rule(self, item: WorkItem, trial: TrialSpec) -> CutRule | None:
         """Return when a trial is cut short; None for one that is measured whole.
 
-        Trials of the search alone are cut, and only once a trial meets every SLO: before, the nearest to them is
-        searched. What the median of several repeats will be does not follow from the first.
+        Trials of the search alone are cut. While none meets every SLO, the nearest to them is searched. What the median
+        of several repeats will be does not follow from the first.
         """
         if not self._spec.search.cut_short or item.round or item.kind not in (TrialKind.SEARCH, TrialKind.RECIPE):
             return None
@@ -187,11 +189,13 @@ class Loop:
         if reference is None or trial.repeats > 1 or trial.capacity_slos is not None:
             return None
         records = [each for each in self._store.trials(self._spec.name, finished=True) if not each.round]
-        scores = [each.verdict.score for each in records if each.state == "ok" and each.verdict and each.verdict.score]
-        if not scores:
-            return None
-        goals = self._spec.goals
-        return CutRule(goals.slos, goals.scored, reference, CUT_BELOW * max(scores))
+        goals, measured = self._spec.goals, [each for each in records if each.outcome and each.outcome.succeeded]
+        verdicts = [each.verdict for each in measured if each.verdict and FAILED not in each.verdict.constraints]
+        scores = [each.score for each in verdicts if each.feasible and each.score]
+        if scores:
+            return CutRule(goals.slos, goals.scored, reference, CUT_BELOW * max(scores))
+        nearest = min((distance_of(each.constraints.values()) for each in verdicts), default=math.inf)
+        return CutRule(goals.slos, goals.scored, reference, None, nearest - math.log(CUT_BELOW))
 
     def _next(self, source: TrialSource, slot: int) -> WorkItem | None:
         """Return a trial that fits into the GPUs that are idle from a slot on; None if there is none now.

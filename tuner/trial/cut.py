@@ -24,14 +24,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from records.metrics import PER_GPU, Direction, metric
 from records.trials import Cut
-from tuner.scoring.goals import Objective, improvement
+from tuner.scoring.goals import Objective, distance_of, improvement
 from tuner.specs import CutRule
 from tuner.workloads.progress import LATEST_CUT, Bools, Floats, RunProgress, Seen
 from tuner.workloads.results import LEAST_STABLE_REQUESTS
@@ -103,20 +103,31 @@ class TrialWatch:
         metrics = _Metrics(progress, progress.seen(at_s), self._classes, self._gpus)
         if metrics.seen.ended.mean() > LATEST_CUT:
             return None
+        return self._farther(metrics) if self._rule.score is None else self._lost_to(self._rule.score, metrics)
+
+    def _farther(self, metrics: _Metrics) -> Cut | None:
+        """Return why a trial is farther from the SLOs than the nearest one; what is certain alone counts."""
+        least = {slo: slo.violation(best) for slo in self._rule.slos if (best := metrics.best(slo.metric)) is not None}
+        lost = {str(slo): violation for slo, violation in least.items() if violation > 0}
+        if distance_of(lost.values()) <= self._rule.distance:
+            return None
+        return _cut(f"misses {', '.join(lost)} by more than the nearest trial", metrics, None, lost)
+
+    def _lost_to(self, score: float, metrics: _Metrics) -> Cut | None:
+        """Return why a trial misses an SLO or scores less than needed."""
         slos = [(slo, list(metrics.sums(slo.metric, slo.threshold))) for slo in self._rule.slos]
         most = self._score_at_most(metrics)
-        needed = [sums for each in self._rule.scored for sums in self._objective(each, metrics)]
+        needed = [sums for each in self._rule.scored for sums in self._objective(each, score, metrics)]
         limit = math.log(max(1, sum(len(sums) for _, sums in slos) + len(needed)) / ERROR)
         lost = [slo for slo, sums in slos if any(self._lost(each, limit) for each in sums)]
         violations = {str(slo): max(_JUST_MISSED, slo.violation(metrics.best(slo.metric))) for slo in lost}
-        loses_score = most < self._rule.score or any(self._lost(each, limit) for each in needed)
+        loses_score = most < score or any(self._lost(each, limit) for each in needed)
         if not lost and not loses_score:
             return None
-        bound = min(most, self._rule.score) if loses_score else None
-        due, offered = int(metrics.seen.begun.sum()), len(progress.names)
+        bound = min(most, score) if loses_score else None
         why = [f"misses {slo}" for slo in lost]
-        why += [] if bound is None else [f"score at most {bound:.3f}, {self._rule.score:.3f} needed"]
-        return Cut(f"{', '.join(why)}, after {due} of {offered} requests", at_s, due, offered, bound, violations)
+        why += [] if bound is None else [f"score at most {bound:.3f}, {score:.3f} needed"]
+        return _cut(", ".join(why), metrics, bound, violations)
 
     def _lost(self, each: Sum, limit: float) -> bool:
         evidence = each.evidence()
@@ -141,7 +152,7 @@ class TrialWatch:
         total = sum(objective.weight for objective, _ in gains)
         return math.exp(min(700.0, sum(each.weight * gain for each, gain in gains) / total)) if total else math.inf
 
-    def _objective(self, objective: Objective, metrics: _Metrics) -> Iterator[Sum]:
+    def _objective(self, objective: Objective, score: float, metrics: _Metrics) -> Iterator[Sum]:
         """Yield the sums that must stay small if an objective is to reach what the score needs of it.
 
         The others are at their best possible values.
@@ -152,13 +163,18 @@ class TrialWatch:
         if len(others) == len(gains) or not reference or math.inf in (gain for _, gain in others):
             return
         total = objective.weight + sum(weight for weight, _ in others)
-        needed = total * math.log(self._rule.score) - sum(weight * gain for weight, gain in others)
+        needed = total * math.log(score) - sum(weight * gain for weight, gain in others)
         log_ratio = needed / objective.weight
         if abs(log_ratio) > -math.log(_LEAST_RATIO):
             return
         ratio = math.exp(log_ratio)
         minimised = objective.direction is Direction.MINIMIZE
         yield from metrics.sums(objective.metric, reference / ratio if minimised else reference * ratio)
+
+
+def _cut(why: str, metrics: _Metrics, bound: float | None, violations: Mapping[str, float]) -> Cut:
+    due, offered = int(metrics.seen.begun.sum()), len(metrics.seen.begun)
+    return Cut(f"{why}, after {due} of {offered} requests", metrics.seen.at_s, due, offered, bound, violations)
 
 
 class _Metrics:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from tuner.engines.server.metrics import CompileCaches, MetricNames, cache_folde
 from tuner.engines.server.running_server import Readings, RunningServer
 from tuner.engines.server.token_prompts import TokenTools, common_tokens, ordinary_texts, with_common_tokens
 from tuner.engines.server.traffic import PromptTools
+from tuner.engines.vllm.texts import COMPILES
 from tuner.errors import SettingError, TrialFailed
 from tuner.processes.records import ProcessRecords
 from tuner.specs import Limits, ModelRef
@@ -99,6 +101,22 @@ def test_windows_are_sent_until_two_agree(play: Make) -> None:
 
 def test_a_window_during_which_kernels_are_compiled_is_not_the_last(play: Make) -> None:
     assert warmed(play([(100, True), (100, True), (100, False)])) == (3, True)
+
+
+def test_a_window_in_which_the_log_tells_of_a_compilation_is_not_the_last(play: Make, tmp_path: Path) -> None:
+    server = play([(100, False), (100, False), (100, False)])
+    log, send = tmp_path / "server.log", server._run_workload
+    log.write_text("WARNING Triton kernel JIT compilation during inference: before_the_warm_up.\n")
+
+    def logged(workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        if index == 1:
+            with log.open("a") as file:
+                file.write("WARNING Triton kernel JIT compilation during inference: fused_moe_kernel.\n")
+        return send(workload, index, phase, cancelled)
+
+    server._run_workload = logged  # type: ignore[method-assign]
+    server.reads = replace(server.reads, compiles=COMPILES)
+    assert warmed(server) == (3, True)
 
 
 def test_a_warm_up_that_does_not_settle_ends_and_says_so(play: Make) -> None:

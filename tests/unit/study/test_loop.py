@@ -1,5 +1,6 @@
 """The study's loop: its budget, the time limit, and wishes from outside."""
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -170,13 +171,13 @@ def test_a_last_trial_that_ends_soon_after_the_time_limit_is_no_timeout(bench: B
     assert executor.cancelled_at == []
 
 
-def test_only_trials_of_the_search_are_cut_and_only_below_a_feasible_one(bench: Bench) -> None:
-    def rules(cut_short: bool = True) -> dict[str, float | None]:
-        """Return the score that each trial must reach."""
-        wanted: dict[str, float | None] = {}
+def test_only_trials_of_the_search_are_cut_below_the_best_or_beyond_the_nearest(bench: Bench) -> None:
+    def rules(cut_short: bool = True) -> dict[str, tuple[float | None, float] | None]:
+        """Return the score that each trial must reach, and the largest distance to the SLOs."""
+        wanted: dict[str, tuple[float | None, float] | None] = {}
 
         def landscape(trial: TrialSpec, _: int) -> dict[str, float | None]:
-            wanted[f"{trial.uid} {trial.kind}"] = None if trial.cut is None else trial.cut.score
+            wanted[f"{trial.uid} {trial.kind}"] = None if trial.cut is None else (trial.cut.score, trial.cut.distance)
             tpot = 60.0 if trial.number == 0 else 25.0
             return {"output_throughput": 100.0, "p99_tpot_ms": tpot, "success_rate": 1.0}
 
@@ -185,10 +186,10 @@ def test_only_trials_of_the_search_are_cut_and_only_below_a_feasible_one(bench: 
         return wanted
 
     found = rules()
-    # the defaults miss an SLO; trial 1 halves the TPOT and has no feasible one to beat
-    score = (60 / 25) ** (20 / 70)
-    assert found.pop("2 search") == pytest.approx(0.9 * score)
-    assert len(found) >= 4
+    # the defaults miss the SLO of 50 ms by a fifth, and trial 1 has 60 / 25 of the score with 20 of 70 parts of weight
+    assert found.pop("1 search") == (None, pytest.approx(math.log(1.2 / 0.9)))
+    assert found.pop("2 search") == (pytest.approx(0.9 * (60 / 25) ** (20 / 70)), 0.0)
+    assert len(found) >= 3
     assert set(found.values()) == {None}
     assert set(rules(cut_short=False).values()) == {None}
 

@@ -143,3 +143,13 @@ def test_a_metric_without_a_bound_keeps_a_trial() -> None:
 def test_a_trial_is_not_cut_when_little_of_it_is_left() -> None:
     assert looked(rule(), requests(0.15), 9.0) is not None
     assert looked(rule(), requests(0.15), 9.6) is None
+
+
+def test_without_a_feasible_trial_one_that_misses_its_slos_by_more_than_the_nearest_is_cut() -> None:
+    waiting = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
+    nearest = CutRule((parse_slo("p50_ttft_ms<1000"),), (GOODPUT,), {"goodput": RATE}, None, math.log(3))
+    # the median of 80 requests is at least the wait of the fortieth: at 8.0 s that of the request that was due at 5.0 s
+    assert looked(nearest, waiting, 7.9) is None
+    cut = looked(nearest, waiting, 8.05)
+    assert cut is not None
+    assert (cut.score_at_most, cut.violations) == (None, {"p50_ttft_ms<1000": pytest.approx(2.05, abs=0.11)})

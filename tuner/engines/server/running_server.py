@@ -88,12 +88,14 @@ class Readings:
         facts: returns the facts of a log; None for each that it lacks.
         metrics: the names of metrics.
         too_long: what a server answers to a request that is too long for it.
+        compiles: what the log says of a kernel that is compiled while requests run; None: nothing.
     """
 
     failure: Callable[[str, int | None, Phase], Failure]
     facts: Callable[[str], ServerFacts]
     metrics: MetricNames
     too_long: re.Pattern[str] | None = None
+    compiles: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -262,11 +264,23 @@ class RunningServer(ABC):
         self._settled = settled and self._settled is not False
 
     def _window(self, window: SingleWorkload, index: int, cancelled: CancelToken) -> tuple[Repeat, bool]:
-        """Send one window; return its result and whether kernels were compiled during it."""
+        """Send one window; return its result and whether kernels were compiled during it.
+
+        The caches show each new kernel; the log shows a kernel's first compilation, also of one that is in the caches.
+        """
         self._windows += 1
         self._caches.mark()
+        logged = self._log.stat().st_size if self._log.exists() else 0
         result = self._run_workload(window, index, Phase.WARMUP, cancelled)
-        return result, self._caches.grew()
+        return result, self._caches.grew() or self._compiled_since(logged)
+
+    def _compiled_since(self, size: int) -> bool:
+        """Return whether the log says of a compilation after its first `size` bytes."""
+        if self.reads.compiles is None or not self._log.exists():
+            return False
+        with self._log.open("rb") as log:
+            log.seek(size)
+            return self.reads.compiles.search(log.read().decode("utf-8", "replace")) is not None
 
     def watch(self, watch: Watch) -> None:
         """See `Watchable`."""
