@@ -1,11 +1,14 @@
 """How many trials are cut short, what does it save, and does it cost a winner? Trials whose whole runs are known.
 
     python -m benchmarks.search.cutting [--problems NAME …] [--seeds 20] [--first 0] [--trials 60] [--share 0.9]
+    python -m benchmarks.search.cutting --studies [--problems NAME …] [--seeds 3] [--trials 30]
 
 Each world has `--pool` configurations: one in four is random, the others are one to four of a random one's flags. A
 seed draws the parameters of the world's noise and the order of `--trials` of them after the defaults, whose whole runs
 are simulated with perturbed parameters. A run that is faster by a factor has its requests' times divided by it, which
 is the noise of a launch. Each trial is then looked at as a study does, with the best whole trial so far.
+
+With `--studies`, whole studies without predictions run twice, with and without cutting: search, rounds and conclusion.
 
 A cut is wrong if the whole run meets every SLO and reaches the score that was needed; while no trial meets every SLO,
 if it is nearer to them than was needed.
@@ -16,17 +19,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from benchmarks.command_line import documented_parser, write_json
+from benchmarks.search.finals import WorldExecutor
 from benchmarks.search.problems.problem import seeded_generator
+from benchmarks.search.problems.simulated.problem import SimulatedProblem
 from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES, SimulatedStudy
 from benchmarks.search.problems.simulated.world import World
 from benchmarks.search.problems.trials import RandomTrial
 from benchmarks.text_table import print_table
-from records.trials import Config
+from records.trials import Config, Provenance, TrialOutcome
 from search_spaces import version_tuple
+from storage import normalise_url, open_store
+from tuner.cancellation import Wishes
+from tuner.clock import RealClock
+from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.engine import STOP_S, first_cut
 from tuner.engines.simulator.memory import StartFailed
@@ -35,8 +45,11 @@ from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, build_server, run_workload
 from tuner.engines.simulator.startup import startup_s
+from tuner.observers.fan_out import SilentObserver
 from tuner.scoring.goals import distance_of, score
-from tuner.specs import CutRule
+from tuner.specs import CutRule, TrialSpec
+from tuner.study.run import open_study, run_study
+from tuner.study.specification.spec import Budget
 from tuner.trial.cut import TrialWatch
 from tuner.workloads.progress import RunProgress
 from tuner.workloads.results import RequestRecord
@@ -204,6 +217,59 @@ def _results(task: tuple[str, int, int, int, int, tuple[float, ...]]) -> list[tu
     return found
 
 
+class CuttingExecutor(WorldExecutor):
+    """A `WorldExecutor` that cuts trials short, and adds up the seconds of all trials of the search."""
+
+    def __init__(self, problem: SimulatedProblem, seed: int) -> None:
+        super().__init__(problem, seed)
+        self.search_s = 0.0
+        self.cut = 0
+
+    def engine_info(self) -> EngineInfo:
+        """Return an engine without predictions."""
+        return replace(super().engine_info(), provenance=Provenance.SIMULATED)
+
+    def _outcome(self, spec: TrialSpec) -> TrialOutcome:
+        outcome = replace(super()._outcome(spec), provenance=Provenance.SIMULATED)
+        seconds, found = sum(outcome.timings.values()), None
+        run = None if spec.cut is None else whole_run(self._problem.study, spec.config, self._problem._true)
+        if run is not None and spec.cut is not None and isinstance(spec.workload, Traffic):
+            noise = seeded_generator("cutting", self._seed, spec.number).standard_normal()
+            records = sped_up_records(run.records, math.exp(NOISE * noise))
+            watch = TrialWatch(spec.cut, spec.workload, spec.gpus)
+            found = first_cut(watch, RunProgress(records, watch.slos, watch.users))
+        if found is not None:
+            self.cut += 1
+            seconds = run.around_s + found.after_s if run is not None else seconds
+            outcome = replace(outcome, repeats=(), failure=None, cut=found)
+        self.search_s += 0.0 if spec.round else seconds
+        return outcome
+
+
+def study_figures(name: str, seed: int, trials: int, cut_short: bool) -> tuple[float, int, float]:
+    """Return the true score of what a whole study exports, its trials that were cut, and the seconds of its search."""
+    problem = SimulatedProblem(name, SIMULATED_STUDIES[name](), World(seed=1 + seed, choices=0.0))
+    executor = CuttingExecutor(problem, seed)
+    with TemporaryDirectory(prefix="cutting-") as folder:
+        url = normalise_url(f"{folder}/study.db")
+        store = open_store(url)
+        search = replace(problem.study.spec.search, seed=seed, cut_short=cut_short)
+        spec = replace(problem.study.spec, artifacts=Path(folder), search=search)
+        engine = executor.engine_info()
+        open_study(store, spec, engine, ["simulated"], RealClock())
+        run = run_study(spec, engine, Budget(trials=trials), store, url, executor, SilentObserver(), Wishes())
+        winner = 0 if run.conclusion is None or run.conclusion.winner is None else run.conclusion.winner
+        config = next(each.config for each in store.trials(spec.name) if each.number == winner and not each.round)
+        store.close()
+    return problem.true_score(config) or 0.0, executor.cut, executor.search_s
+
+
+def _study_row(task: tuple[str, int, int]) -> list[str]:
+    name, seed, trials = task
+    whole, cut = (study_figures(name, seed, trials, cut_short) for cut_short in (False, True))
+    return [name, f"{seed}", f"{whole[0]:.3f}", f"{cut[0]:.3f}", f"{cut[1]}", f"{whole[2]:.0f}", f"{cut[2]:.0f}"]
+
+
 def _row(name: str, share: float, results: Sequence[CuttingResult]) -> list[str]:
     trials, cut = sum(each.trials for each in results), sum(each.cut for each in results)
     benchmark, around = sum(each.benchmark_s for each in results), sum(each.around_s for each in results)
@@ -222,6 +288,14 @@ def _row(name: str, share: float, results: Sequence[CuttingResult]) -> list[str]
     ]
 
 
+def _check_studies(problems: Sequence[str], seeds: Sequence[int], trials: int, jobs: int) -> None:
+    with get_context("spawn").Pool(jobs) as pool:
+        found = list(pool.imap(_study_row, [(name, seed, trials) for name in problems for seed in seeds]))
+    header = ["problem", "seed", "score whole", "score cut", "cut", "search s whole", "search s cut"]
+    caption = "True scores of what studies without and with cutting export, trials cut, seconds of the search"
+    print_table(f"{caption}; {trials} trials", header, found)
+
+
 def check_cutting() -> None:
     """Look at the trials and print the figures."""
     parser = documented_parser(__doc__)
@@ -233,7 +307,11 @@ def check_cutting() -> None:
     parser.add_argument("--share", type=float, nargs="+", default=[0.9], help="of the best score that must be reached")
     parser.add_argument("--jobs", type=int, default=1, help="processes [1]")
     parser.add_argument("--json", type=Path, help="write every result to this file")
+    parser.add_argument("--studies", action="store_true", help="run whole studies with and without cutting")
     asked = parser.parse_args()
+    if asked.studies:
+        _check_studies(asked.problems, range(asked.first, asked.first + asked.seeds), asked.trials, asked.jobs)
+        return
     tasks = [(name, asked.first, asked.seeds, asked.trials, asked.pool, tuple(asked.share)) for name in asked.problems]
     with get_context("spawn").Pool(asked.jobs) as pool:
         results = [each for found in pool.imap(_results, tasks) for each in found]

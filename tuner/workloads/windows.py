@@ -1,4 +1,4 @@
-"""The windows of a warm-up: short runs of the load, which are sent until two in a row agree.
+"""The windows of a warm-up: short runs of the load, which are sent until the server does not get faster.
 
 A server compiles kernels for the shapes of its first requests. Windows have the load's own request classes and lengths
 in the load's own concurrency, so that they meet these shapes, and other prompts, so that no prefix cache knows them.
@@ -8,6 +8,7 @@ docs/design/measurement.md gives the reasons for the numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from records.trials import Repeat
@@ -92,6 +93,28 @@ def _in_time(window: Traffic, count: int) -> Traffic:
         rate = max(window.arrivals.start_rate, window.arrivals.end_rate, least)
         return window.model_copy(update={"arrivals": Poisson(process="poisson", rate=rate), "duration_s": None})
     return window
+
+
+_WITHOUT_GAIN = 2
+"""Windows in a row that are no faster than one before them, after which a server does not get faster."""
+
+
+def are_settled(windows: Sequence[tuple[Repeat, bool]]) -> bool:
+    """Return whether a server is warm after some windows, each with whether kernels were compiled during it.
+
+    The last two agree; or, where windows vary, as on a busy machine, the last two are no faster than one before them.
+    Nothing was compiled during the last one, or the last two.
+    """
+    if len(windows) < 2 or windows[-1][1]:
+        return False
+    if agree(windows[-2][0], windows[-1][0]):
+        return True
+    earlier, last = windows[:-_WITHOUT_GAIN], windows[-_WITHOUT_GAIN:]
+    if not earlier or any(compiled for _, compiled in last):
+        return False
+    times = [[each.metrics.get("mean_e2el_ms") for each, _ in part] for part in (earlier, last)]
+    known = [[value for value in part if value is not None] for part in times]
+    return known[1] == times[1] and bool(known[0]) and min(known[1]) >= min(known[0])
 
 
 def agree(before: Repeat, after: Repeat) -> bool:

@@ -120,7 +120,15 @@ def test_a_window_in_which_the_log_tells_of_a_compilation_is_not_the_last(play: 
 
 
 def test_a_warm_up_that_does_not_settle_ends_and_says_so(play: Make) -> None:
-    assert warmed(play([(100.0 * 2**k, False) for k in range(8)])) == (8, False)
+    assert warmed(play([(12_800.0 / 2**k, False) for k in range(8)])) == (8, False)
+
+
+def test_a_warm_up_ends_with_two_windows_that_are_no_faster(play: Make) -> None:
+    assert warmed(play([(900, False), (100, False), (140, False), (101, False)])) == (4, True)
+
+
+def test_a_window_without_a_gain_that_compiles_is_not_the_last(play: Make) -> None:
+    assert warmed(play([(100, False), (140, True), (200, False), (150, False)])) == (4, True)
 
 
 def test_a_slow_warm_up_starts_no_further_window(play: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +143,7 @@ def test_a_warm_up_of_which_no_request_succeeds_fails_the_trial(play: Make) -> N
 
 
 def test_each_load_of_a_suite_has_to_settle(play: Make) -> None:
-    server = play([*((100.0 * 2**k, False) for k in range(8)), (100, False), (100, False)])
+    server = play([*((12_800.0 / 2**k, False) for k in range(8)), (100, False), (100, False)])
     server.warm_up(LOAD, NEVER)
     assert warmed(server) == (10, False)
 

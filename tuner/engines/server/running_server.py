@@ -56,7 +56,7 @@ from tuner.workloads.progress import RunProgress
 from tuner.workloads.results import RequestRecord
 from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
-from tuner.workloads.windows import agree, window_of
+from tuner.workloads.windows import are_settled, window_of
 
 HOST = "127.0.0.1"
 
@@ -247,20 +247,17 @@ class RunningServer(ABC):
         if warmup is None or window is None:
             return
         began, settled = time.monotonic(), False
-        first, _ = self._window(warmup, 0, cancelled)
+        first, compiled = self._window(warmup, 0, cancelled)
         if first.completed == 0:
             message = f"none of {first.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
         self._process.record_family()
-        before = first if window == warmup else None
+        windows = [(first, compiled)] if window == warmup else []
         for index in range(1, self.most_windows):
-            if time.monotonic() - began > SETTLE_S:
+            if time.monotonic() - began > SETTLE_S or settled:
                 break
-            after, compiled = self._window(window, index, cancelled)
-            settled = before is not None and not compiled and agree(before, after)
-            if settled:
-                break
-            before = after
+            windows.append(self._window(window, index, cancelled))
+            settled = are_settled(windows)
         self._settled = settled and self._settled is not False
 
     def _window(self, window: SingleWorkload, index: int, cancelled: CancelToken) -> tuple[Repeat, bool]:
