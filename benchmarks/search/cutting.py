@@ -142,8 +142,15 @@ def sped_up_records(records: Sequence[RequestRecord], factor: float) -> list[Req
     found = []
     for record in records:
         begin = record.due_s or 0.0
-        times = {name: moved(getattr(record, name), begin) for name in ("sent_s", "first_token_s", "end_s")}
-        found.append(replace(record, **times, gaps_s=tuple(gap / factor for gap in record.gaps_s)))
+        found.append(
+            replace(
+                record,
+                sent_s=moved(record.sent_s, begin),
+                first_token_s=moved(record.first_token_s, begin),
+                end_s=moved(record.end_s, begin),
+                gaps_s=tuple(gap / factor for gap in record.gaps_s),
+            )
+        )
     return found
 
 

@@ -89,5 +89,4 @@ class ProgressReader:
 
 
 def _planned(index: int, name: str, due: float | None, prompt_tokens: int, most_tokens: int) -> RequestRecord:
-    lengths = {"planned_input": prompt_tokens, "planned_output": most_tokens}
-    return RequestRecord(index, name, RequestStatus.NOT_SENT, due_s=due, **lengths)
+    return RequestRecord(index, name, RequestStatus.NOT_SENT, prompt_tokens, most_tokens, due)

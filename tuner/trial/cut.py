@@ -34,7 +34,7 @@ from records.trials import Cut
 from tuner.scoring.goals import Objective, distance_of, improvement
 from tuner.specs import CutRule
 from tuner.workloads.progress import LATEST_CUT, Bools, Floats, RunProgress, Seen
-from tuner.workloads.results import LEAST_STABLE_REQUESTS
+from tuner.workloads.results import LEAST_STABLE_REQUESTS, RequestSlo
 from tuner.workloads.traffic import Closed, Constant, Gamma, Poisson, Traffic
 
 ERROR = 0.025
@@ -93,7 +93,7 @@ class TrialWatch:
             gpus: of the trial's server.
         """
         self._rule, self._gpus = rule, gpus
-        self.slos = {name: each.request for name, each in traffic.slos.items()}
+        self.slos: Mapping[str, RequestSlo] = {name: each.request for name, each in traffic.slos.items()}
         self.users = traffic.users
         self._classes = list(traffic.sent_classes)
         self._bets = isinstance(traffic.arrivals, Closed | Poisson | Gamma | Constant)

@@ -98,12 +98,15 @@ class Readings:
     compiles: re.Pattern[str] | None = None
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Looks at a benchmark whenever the load generator has written its progress."""
+_LOOKING_SHARE = 0.05
+"""Share of a processor that looking at a running benchmark may take: a server may need the others."""
 
-    watch: Watch
-    reader: ProgressReader
+
+class _Look:
+    """Looks at a benchmark when the load generator has written its progress."""
+
+    def __init__(self, watch: Watch, reader: ProgressReader) -> None:
+        self._watch, self._reader, self._next_s = watch, reader, 0.0
 
     def raise_if_lost(self) -> None:
         """Return if the trial can still win.
@@ -111,12 +114,15 @@ class _Look:
         Raises:
             TrialCut: if it cannot.
         """
-        if not self.reader.advance() or self.reader.at_s is None:
+        began = time.monotonic()
+        if began < self._next_s or not self._reader.advance() or self._reader.at_s is None:
             return
-        progress = RunProgress(self.reader.records, self.watch.slos, self.watch.users)
-        cut = self.watch.look(progress, self.reader.at_s)
+        progress = RunProgress(self._reader.records, self._watch.slos, self._watch.users)
+        cut = self._watch.look(progress, self._reader.at_s)
         if cut is not None:
             raise TrialCut(cut)
+        ended = time.monotonic()
+        self._next_s = ended + (ended - began) / _LOOKING_SHARE
 
 
 class RunningServer(ABC):
