@@ -17,7 +17,8 @@ request in flight has waited so long. docs/design/measurement.md gives the reaso
 
   is a supermartingale if the blocks are exchangeable (Waudby-Smith and Ramdas, "Estimating means of bounded random
   variables by betting", JRSS B 2024, sampling without replacement). By Ville's inequality K ever exceeds k / 0.025
-  with a probability of at most 0.025 / k, for each of k such sums, however often one looks.
+  with a probability of at most 0.025 / k, for each of k such sums, however often one looks. What a trial needs to win
+  only grows while it runs. A winner has it all at its end, so that K is smaller for what it needs earlier.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy as np
 
 from records.metrics import PER_GPU, Direction, metric
 from records.trials import Cut
-from tuner.scoring.goals import Objective, distance_of, improvement
+from tuner.scoring.goals import Objective, Slo, distance_of, improvement
 from tuner.specs import CutRule
 from tuner.workloads.progress import LATEST_CUT, Bools, Floats, RunProgress, Seen
 from tuner.workloads.results import LEAST_STABLE_REQUESTS, RequestSlo
@@ -93,6 +94,7 @@ class TrialWatch:
             gpus: of the trial's server.
         """
         self._rule, self._gpus = rule, gpus
+        self._slos = [each for each in rule.slos if _bounds_the_worse(each)]
         self.slos: Mapping[str, RequestSlo] = {name: each.request for name, each in traffic.slos.items()}
         self.users = traffic.users
         self._classes = list(traffic.sent_classes)
@@ -107,7 +109,7 @@ class TrialWatch:
 
     def _farther(self, metrics: _Metrics) -> Cut | None:
         """Return why a trial is farther from the SLOs than the nearest one; what is certain alone counts."""
-        least = {slo: slo.violation(best) for slo in self._rule.slos if (best := metrics.best(slo.metric)) is not None}
+        least = {slo: slo.violation(best) for slo in self._slos if (best := metrics.best(slo.metric)) is not None}
         lost = {str(slo): violation for slo, violation in least.items() if violation > 0}
         if distance_of(lost.values()) <= self._rule.distance:
             return None
@@ -115,7 +117,7 @@ class TrialWatch:
 
     def _lost_to(self, score: float, metrics: _Metrics) -> Cut | None:
         """Return why a trial misses an SLO or scores less than needed."""
-        slos = [(slo, list(metrics.sums(slo.metric, slo.threshold))) for slo in self._rule.slos]
+        slos = [(slo, list(metrics.sums(slo.metric, slo.threshold))) for slo in self._slos]
         most = self._score_at_most(metrics)
         needed = [sums for each in self._rule.scored for sums in self._objective(each, score, metrics)]
         limit = math.log(max(1, sum(len(sums) for _, sums in slos) + len(needed)) / ERROR)
@@ -170,6 +172,11 @@ class TrialWatch:
         ratio = math.exp(log_ratio)
         minimised = objective.direction is Direction.MINIMIZE
         yield from metrics.sums(objective.metric, reference / ratio if minimised else reference * ratio)
+
+
+def _bounds_the_worse(slo: Slo) -> bool:
+    """Return whether an SLO is lost by bad values: it bounds a latency from above, or a goodput from below."""
+    return slo.op.startswith("<") == (metric(slo.metric).direction is Direction.MINIMIZE)
 
 
 def _cut(why: str, metrics: _Metrics, bound: float | None, violations: Mapping[str, float]) -> Cut:

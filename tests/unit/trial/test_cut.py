@@ -155,3 +155,7 @@ def test_without_a_feasible_trial_one_that_misses_its_slos_by_more_than_the_near
     assert cut is not None
     assert cut.score_at_most is None
     assert cut.violations == {"p50_ttft_ms<1000": pytest.approx(2.05, abs=0.11)}
+
+
+def test_an_slo_that_asks_for_bad_values_is_no_reason_to_cut() -> None:
+    assert looked(rule("p50_ttft_ms>1000", "goodput<1"), requests(0.05), 5.0) is None
