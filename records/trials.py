@@ -248,6 +248,27 @@ class ServerFacts:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Why a trial of the search was cut short while its requests ran, and what is known of it.
+
+    Attributes:
+        reason: one line for people.
+        after_s: seconds of the benchmark until then.
+        requests: requests that were due by then.
+        offered: requests of the whole workload.
+        score_at_most: bound on the score; None if only an SLO was lost.
+        violations: lower bounds on the violations of the SLOs that were lost.
+    """
+
+    reason: str
+    after_s: float
+    requests: int
+    offered: int
+    score_at_most: float | None = None
+    violations: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TrialOutcome:
     """The result of one attempt at a trial on a worker: repeats or a failure, and how long each phase took.
 
@@ -264,6 +285,7 @@ class TrialOutcome:
         repeats: one for each benchmark that was completed.
         server: facts that the server reported; None if there was no server.
         failure: None if the attempt succeeded.
+        cut: what is known of a trial that was cut short, which has neither repeats nor a failure; None for others.
     """
 
     started_at: datetime
@@ -278,6 +300,7 @@ class TrialOutcome:
     repeats: tuple[Repeat, ...] = ()
     server: ServerFacts | None = None
     failure: Failure | None = None
+    cut: Cut | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -393,9 +416,11 @@ class TrialRecord:
 
     @property
     def state(self) -> str:
-        """`pending`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
+        """`pending`, `cut`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
         if self.outcome is None:
             return "pending"
+        if self.outcome.cut is not None:
+            return "cut"
         if not self.outcome.succeeded:
             return "failed"
         if self.kind is TrialKind.CAPACITY:  # a search for the capacity has no verdict

@@ -191,16 +191,16 @@ class Store(Transactions):
 
         Args:
             study, number, round: the trial.
-            outcome: the result of the trial's last attempt, with a repeat or a failure.
+            outcome: the result of the trial's last attempt, with a repeat or a failure, unless it was cut short.
             verdict: its evaluation; None for a failure.
 
         Raises:
             StorageError: if there is no such trial, it is finished, the outcome has another provenance than the study
-                or neither a repeat nor a failure, or a number is inf or nan.
+                or neither a repeat nor a failure nor a cut, or a number is inf or nan.
         """
         trial = trial_text(study, number, round)
-        if outcome.failure is None and not outcome.repeats:
-            raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure")
+        if outcome.failure is None and outcome.cut is None and not outcome.repeats:
+            raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure nor a cut")
         if is_repeated(session) and has_attempt(session, TRIALS, outcome, is_trial(session, study, number, round)):
             return
         row = pending_trial(session, study, number, round)

@@ -262,7 +262,7 @@ def status(outcome: TrialOutcome) -> str:
 
 def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
     """Return the tags of a trial's run; an absent value has no tag."""
-    failure = outcome.failure
+    failure, cut = outcome.failure, outcome.cut
     feasible = trial.verdict is not None and trial.verdict.feasible
     tags = {
         "device": outcome.device,
@@ -278,6 +278,8 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
         "failure_phase": failure.phase.value if failure else None,
         "failure_message": failure.message if failure else None,
         "culprit": failure.culprit.value if failure else None,
+        "cut": cut.reason if cut else None,
+        "score_at_most": f"{cut.score_at_most:.4g}" if cut and cut.score_at_most is not None else None,
         "attention_backend": outcome.server.attention_backend if outcome.server else None,
         "command": shlex.join(outcome.argv),
     }

@@ -16,6 +16,13 @@ from tests.contracts.store_processes import ProcessContract, SizeContract, Store
 class StudyContract(StoreFixture):
     """Studies."""
 
+    def test_a_trial_that_was_cut_short_keeps_what_is_known_of_it(self, begun: Store) -> None:
+        begun.finish_trial("s", 0, 0, samples.cut(), None)
+        stored = begun.trial("s", 0)
+        assert stored is not None
+        assert stored.outcome == samples.cut()
+        assert stored.state == "cut"
+
     def test_a_stored_study_is_read_back_unchanged(self, store: Store) -> None:
         record = samples.study()
         store.create_study(record)

@@ -113,14 +113,20 @@ class GaussianProcess:
             self._factors.append(factor)
             self._weights.append(cho_solve((factor, True), residuals[:, output]))
 
-    def condition_on_pending(self, inputs: EncodedConfigurations, means: Matrix) -> None:
-        """Add configurations without an outcome as if the outcome were the posterior mean.
+    def condition_on_pending(
+        self,
+        inputs: EncodedConfigurations,
+        means: Matrix,
+        least: Matrix | float = -np.inf,
+        most: Matrix | float = np.inf,
+    ) -> None:
+        """Add configurations without an outcome as if the outcome were the posterior mean, within known bounds.
 
         This is the "kriging believer" (Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010).
         """
         if not len(inputs):
             return
-        expected, _ = self.predict(inputs, means)
+        expected = np.clip(self.predict(inputs, means)[0], least, most)
         self._condition(
             EncodedConfigurations.stack([self._inputs, inputs]),
             np.vstack([self._residuals, expected - means]),

@@ -343,7 +343,8 @@ def constants_of(path: Path) -> set[str]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 targets = target.elts if isinstance(target, ast.Tuple) else [target]
-                literal = isinstance(node.value, ast.Constant | ast.Tuple)
+                is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+                literal = isinstance(node.value, ast.Constant | ast.Tuple) and not is_text
                 names |= {each.id for each in targets if isinstance(each, ast.Name) and literal}
     return {name for name in names if not name.startswith("_")}
 

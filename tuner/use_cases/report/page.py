@@ -147,8 +147,9 @@ def _tiles(study: ReportedStudy) -> Iterator[Tile]:
             else:
                 yield Tile(metric, value, f"{role}: {ratio} of {findings.baseline_name}{span}")
     searched = [record for record in study.trials if not record.round]
-    failed = sum(record.state == "failed" for record in searched)
-    yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")
+    counts = {state: sum(record.state == state for record in searched) for state in ("failed", "cut")}
+    cut = f", {counts['cut']} cut short" if counts["cut"] else ""
+    yield Tile("trials", f"{len(searched):,}", f"{counts['failed'] or 'none'} failed{cut}")
 
 
 def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
@@ -188,7 +189,7 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
 
 
 def trials_grid(study: ReportedStudy) -> Grid:
-    """Return the trials of the search, the best first, then those that miss an SLO, then those that failed."""
+    """Return the trials of the search, the best first, then those that miss an SLO, were cut short, or failed."""
     metrics = [objective.metric for objective in study.findings.objectives]
     table = grid(
         "trial",
@@ -198,7 +199,7 @@ def trials_grid(study: ReportedStudy) -> Grid:
         "differs from the defaults",
         left=("trial", "state", "differs from the defaults"),
     )
-    order = {"ok": 0, "infeasible": 1, "failed": 2, "pending": 3}
+    order = {"ok": 0, "infeasible": 1, "cut": 2, "failed": 3, "pending": 4}
     for record in sorted(
         (record for record in study.trials if not record.round),
         key=lambda record: (order[record.state], -(_score(record) or 0.0), record.number),
@@ -222,6 +223,9 @@ def _score(record: TrialRecord) -> float | None:
 
 def _state(record: TrialRecord) -> str:
     failure = record.outcome.failure if record.outcome is not None else None
+    if record.outcome is not None and record.outcome.cut is not None:
+        bound = record.outcome.cut.score_at_most
+        return "cut short" if bound is None else f"cut short, score at most {bound:.3f}"
     return record.state if failure is None else failure.kind.value.replace("_", " ")
 
 
