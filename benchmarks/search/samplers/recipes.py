@@ -1,5 +1,6 @@
 """The recipes that a study measures before its search, played beside any sampler or alone."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from benchmarks.search.play.records import PlayedTrial
@@ -23,8 +24,9 @@ class RecipeTrials:
 
     def __init__(self, problem: Problem, trials: int, alone: bool) -> None:
         self._problem, self._names = problem, list[str]()
+        self._recipes: Iterator[tuple[str, Config]] = iter(())
+        self._combines = False
         if not isinstance(problem, SimulatedProblem):
-            self._recipes, self._combines = iter(()), False
             return
         spec, prior = problem.study.spec, None if alone else prior_of(problem)
         recipes = list(spec.recipes) if alone else order_recipes(spec, prior, most_recipes(trials))
@@ -33,12 +35,14 @@ class RecipeTrials:
 
     def next(self, ended: list[PlayedTrial]) -> Config | None:
         """Return the next recipe; None once there is none left."""
-        label, config = next(self._recipes, (None, None))
-        if label is not None:
-            self._names.append(label)
-        elif self._combines and len(ended) > len(self._names):
-            self._combines, config = False, self._winners(ended)
-        return config
+        recipe = next(self._recipes, None)
+        if recipe is not None:
+            self._names.append(recipe[0])
+            return recipe[1]
+        if not self._combines or len(ended) <= len(self._names):
+            return None
+        self._combines = False
+        return self._winners(ended)
 
     def _winners(self, ended: list[PlayedTrial]) -> Config | None:
         assert isinstance(self._problem, SimulatedProblem)
