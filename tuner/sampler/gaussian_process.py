@@ -303,7 +303,9 @@ def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:
 WITH_PRIOR = KernelPrior(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, slope_limit=1.0)
 """Score and constraints, where a simulator prior predicts them."""
 WITHOUT_PRIOR = KernelPrior(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
-"""Score and constraints, where nothing is predicted."""
+"""Score and constraints, where only source studies predict."""
+OUTWARDS = KernelPrior(amplitude=0.15, effects=0.25, noise=0.03, constant=0.3)
+"""Score and constraints, where nothing is predicted, of few changes from the incumbent: most flags change little."""
 OF_SOURCES = KernelPrior(amplitude=0.3, effects=0.4, noise=0.03, constant=0.1)
 """Gains and constraints of source studies."""
 OF_FAILURES = KernelPrior(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1, slope=0.5)

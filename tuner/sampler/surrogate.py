@@ -18,7 +18,14 @@ from scipy.special import log_ndtr
 from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
-from tuner.sampler.gaussian_process import FAILURE_ITERATIONS, OF_FAILURES, WITH_PRIOR, WITHOUT_PRIOR, GaussianProcess
+from tuner.sampler.gaussian_process import (
+    FAILURE_ITERATIONS,
+    OF_FAILURES,
+    OUTWARDS,
+    WITH_PRIOR,
+    WITHOUT_PRIOR,
+    GaussianProcess,
+)
 from tuner.sampler.history import History, compress_violations, objective_scales
 from tuner.sampler.prior import PriorCache
 from tuner.sampler.transfer import Transfer
@@ -88,7 +95,8 @@ class Surrogate:
 
     def _fit(self) -> None:
         history, columns, means = self.history, self.encoder.columns, self.measured_means
-        kernel_prior = WITH_PRIOR if self._prior.exists else WITHOUT_PRIOR
+        without = WITHOUT_PRIOR if self._transfer.exists else OUTWARDS
+        kernel_prior = WITH_PRIOR if self._prior.exists else without
         targets = self._targets()
         self._values = GaussianProcess(columns, self.measured, targets, means[:, :-1], kernel_prior)
         ran, cut_means = len(history.measured) + len(history.cut), self._means(history.cut)
