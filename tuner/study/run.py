@@ -76,9 +76,10 @@ def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
 
 
 def _search_facts(spec: StudySpec) -> dict[str, Any]:
-    """Return the sampler and the source studies, which may differ when a study is resumed."""
+    """Return the sampler, the source studies, and what was known of the host; they may differ when it is resumed."""
     sources = {"learn_from": list(spec.search.learn_from)} if spec.search.learn_from else {}
-    return {"sampler": spec.sampler, **sources}
+    learned = {} if spec.learned is None else {"learned": spec.learned.to_dict()}
+    return {"sampler": spec.sampler, **sources, **learned}
 
 
 def run_study(
