@@ -88,7 +88,7 @@ class Surrogate:
 
     def _fit(self) -> None:
         history, columns, means = self.history, self.encoder.columns, self.measured_means
-        kernel_prior = WITH_PRIOR if self._prior.exists else WITHOUT_PRIOR
+        kernel_prior = WITH_PRIOR.scaled(self._prior.spread) if self._prior.exists else WITHOUT_PRIOR
         targets = self._targets()
         self._values = GaussianProcess(columns, self.measured, targets, means[:, :-1], kernel_prior)
         inputs = EncodedConfigurations.stack([self.measured, self.encoder.encode(history.failed)])

@@ -144,7 +144,9 @@ def _optuna_study(
 ) -> OptunaStudy:
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, spec.sampler, prior, histories, store)
+    spread = 1.0 if spec.learned is None else spec.learned.spread
+    place = (storage_url, spec.name, spec.space)
+    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, spread)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_a_later_study_predicts_the_host_that_an_earlier_one_measured(store: Sto
     before, after = simulator_prior(later, INFO), simulator_prior(replace(later, learned=learned), INFO)
     assert before is not None
     assert after is not None
-    unseen = {"cudagraph_mode": "PIECEWISE", "max_num_seqs": 12}
+    unseen: Config = {"cudagraph_mode": "PIECEWISE", "max_num_seqs": 12}
     real = measured(later, unseen, 0).repeats[0].metrics["output_throughput"]
     errors = [abs(prior(unseen).values[0] / real - 1) for prior in (before, after)]  # type: ignore
     assert errors[0] > 0.4

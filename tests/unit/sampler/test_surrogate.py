@@ -321,3 +321,9 @@ def test_what_may_be_luck_is_within_the_noise_or_two_and_a_half_deviations() -> 
     assert Elimination(steps, noise=0.02).unproved() == ["a", "b", "c"]
     assert Elimination(steps, noise=0.3).unproved() == ["a", "b", "c"]
     assert Elimination(steps, noise=0.01).unproved() == ["a"]
+
+
+def test_a_surer_prior_leaves_less_to_the_residual() -> None:
+    prior = KernelPrior(amplitude=0.2, effects=0.1, noise=0.03, constant=0.3, slope=0.4, slope_limit=1.0)
+    half = KernelPrior(amplitude=0.1, effects=0.05, noise=0.03, constant=0.3, slope=0.2, slope_limit=1.0)
+    assert prior.scaled(0.5) == half

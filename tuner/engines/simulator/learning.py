@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from records.lessons import Lesson, Site
-from search_spaces import HardwareProfile
 from tuner.confidence import t_quantile
 from tuner.engines.simulator.prediction import Platform
 
@@ -65,6 +64,7 @@ PRIOR_TRIALS = 5
 _FREEDOM = 4.0
 _LARGEST_ERROR = 2.0
 _ITERATIONS = 10
+_SPREADS = (0.5, 1.5)
 _LARGEST_SHARE = 0.98
 _ONE_SIDE = 0.95
 """Nine of ten lie within a band, and one of twenty on each side."""
@@ -123,8 +123,12 @@ class HostPosterior:
 
     @property
     def spread(self) -> float:
-        """The deviation of predictions here relative to that without lessons: the mean of the metrics' ratios."""
-        return float(np.mean([self.deviations[metric] / UNEXPLAINED[metric] for metric in UNEXPLAINED]))
+        """The deviation of predictions here relative to that without lessons: the mean of the metrics' ratios.
+
+        It is bounded: the lessons of a few configurations say little of others.
+        """
+        ratio = np.mean([self.deviations[metric] / UNEXPLAINED[metric] for metric in UNEXPLAINED])
+        return float(np.clip(ratio, *_SPREADS))
 
 
 def posterior(lessons: Sequence[Lesson]) -> HostPosterior | None:
@@ -214,15 +218,15 @@ def lesson_of(
 
 def moved(platform: Platform, point: Mapping[str, float]) -> Platform:
     """Return a platform whose parameters are moved from the stored ones; no share rises above 0.98."""
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
     for name, distance in point.items():
         value = _value(platform, name)
         if value:
             highest = max(value, _LARGEST_SHARE) if name.endswith("_share") else math.inf
             changes[name] = min(value * math.exp(distance), highest)
     of_host = {name: changes.pop(name) for name in OF_HOST if name in changes}
-    card: HardwareProfile = replace(platform.card, **of_host)
-    return replace(platform, card=card, parameters=replace(platform.parameters, **changes))
+    card, parameters = replace(platform.card, **of_host), replace(platform.parameters, **changes)
+    return replace(platform, card=card, parameters=parameters)
 
 
 def _value(platform: Platform, name: str) -> float | None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ def test_errors_that_no_parameter_explains_widen_the_bands() -> None:
     # √((5 × 0.12² + 5 × 0.3²) / 10) = 0.228473, and t(0.95, 10) = 1.812461: exp(0.414098) - 1
     assert found.deviations["output_throughput"] == pytest.approx(0.228473, abs=1e-6)
     assert found.deviations["p99_tpot_ms"] == 0.18
+    assert found.spread == pytest.approx((0.228473 / 0.12 + 4) / 5)
     assert found.bands({"output_throughput": {}}) == {"output_throughput": pytest.approx(0.513006, abs=1e-5)}
 
 
@@ -68,6 +70,14 @@ def test_a_parameter_that_no_trial_depends_on_is_not_named() -> None:
     assert found.to_dict()["trials"] == 20
 
 
+@pytest.mark.parametrize(("error", "expected"), [(0.0, 0.8), (2.0, 1.5)])
+def test_the_spread_for_the_sampler_is_bounded(error: float, expected: float) -> None:
+    """Only the throughput is measured, so four metrics of five keep the ratio 1."""
+    found = posterior([lesson(error, 0.0)] * 2000)
+    assert found is not None
+    assert found.spread == pytest.approx(expected, abs=0.02)
+
+
 def step(platform: Platform, kernels: float) -> Metrics:
     """A server whose steps wait for the host, and for kernels that read memory."""
     assert platform.card.host_speed
@@ -79,7 +89,7 @@ def test_a_host_and_a_memory_are_told_apart_by_loads_that_need_them_differently(
     real = moved(PLATFORM, {"host_speed": math.log(0.6), "bandwidth_share": math.log(0.95)})
     lessons = []
     for kernels in (0.05, 0.3, 1.0, 3.0, 10.0, 30.0):
-        found = linearised(PLATFORM, lambda platform, k=kernels: step(platform, k), {}, experts=False)
+        found = linearised(PLATFORM, partial(step, kernels=kernels), {}, experts=False)
         assert found is not None
         made = lesson_of(SITE, {}, *found, step(real, kernels))
         assert made is not None
