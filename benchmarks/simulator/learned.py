@@ -32,6 +32,7 @@ from benchmarks.simulator.rows import (
     h200_experts,
     predict,
     read_table,
+    shape_of,
 )
 from benchmarks.simulator.studies import recorded_studies, study_rows
 from records.lessons import Lesson, Site
@@ -69,8 +70,8 @@ def hosts() -> list[Host]:
         *read_table(REFERENCE_FOLDER / "h200_other_host_a05.jsonl", "h200", small, USERS_50),
         *read_table(REFERENCE_FOLDER / "h200_other_host_b7.jsonl", "h200", dense, RATE_20),
     ]
-    experts = [row for row in h200_experts() if row.gpus == 1 and row.group.startswith("q")]
-    tables["experts"] = experts
+    mixture = shape_of("Qwen/Qwen3-30B-A3B")
+    tables["experts"] = [row for row in h200_experts() if row.gpus == 1 and row.model == mixture]
     order = np.random.default_rng(0)
     found = []
     for name, rows in tables.items():
