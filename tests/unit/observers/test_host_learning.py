@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,14 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.flags import flag_names
 from tuner.engines.simulator.learning import moved
 from tuner.observers.host_learning import HostLearner, is_teachable, learned_host, learned_in, this_host
+from tuner.results import text
 from tuner.settings.study import StudySettings
 from tuner.study.simulator_prior import server_with, simulator_of, simulator_prior
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import plan_study
 from tuner.study.specification.spec import StudySpec
+from tuner.use_cases.preview import simulation_document
+from tuner.use_cases.simulate import simulate
 
 CARD = hardware_named("t4")
 INFO = EngineInfo("vllm", "0.15.1", "/opt/vllm", flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
@@ -151,3 +155,18 @@ def test_drafts_tell_nothing_of_a_host(store: Store) -> None:
     assert learner.lesson(record) is not None
     assert learner.lesson(drafts) is None
     learner.close()
+
+
+def test_a_what_if_uses_the_lessons_of_the_host_and_says_so(store: Store) -> None:
+    run(store, "first", 5)
+    learn(store, "first")
+    asked = StudySettings(gpu="t4", vllm_version="0.15.1", num_prompts=40, server_arguments=("--enforce-eager",))
+    stored = simulate(asked)
+    here = simulate(asked, learned=partial(learned_in, store, "node-1"))
+    assert here.metrics["mean_tpot_ms"] > stored.metrics["mean_tpot_ms"]  # type: ignore[operator]
+    assert not stored.error_bands.errors
+    assert 0.05 < here.error_bands.errors["mean_tpot_ms"] < 1.0
+    document = simulation_document(here)
+    assert (document["learned"]["host"], document["learned"]["trials"]) == ("node-1", 5)
+    assert text.learned(document["learned"]).startswith("5 measured trials on node-1: host_speed ×0.")
+    assert simulation_document(stored)["learned"] is None
