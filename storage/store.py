@@ -11,11 +11,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from records.answers import AnswersKey, AnswersRecord
-from records.trials import FailedAttempt, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
+from records.lessons import Lesson, Site
+from records.trials import FailedAttempt, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import database
 from storage.columns import check_name, record_of, to_json_value, values_of
 from storage.errors import StorageError
-from storage.tables import ANSWERS, FAILURES, REPEATS, STUDIES, SYNCS, TIMINGS, TRIALS
+from storage.tables import ANSWERS, FAILURES, LESSONS, REPEATS, STUDIES, SYNCS, TIMINGS, TRIALS
 from storage.transactions import Transactions, first_seen, is_repeated, put, reading, writing
 from storage.trials import (
     add_attempt,
@@ -333,6 +334,56 @@ class Store(Transactions):
             session.execute(insert(SYNCS).values(trial_id=trial_id, run_id=run_id, synced_at=datetime.now(UTC)))
         elif present != run_id:
             raise StorageError(f"{trial_text(study, number, round)} is already synced as run {present}")
+
+    @writing
+    def add_lesson(self, session: Session, study: str, number: int, round: int, lesson: Lesson) -> None:
+        """Store what a finished trial tells about the predictor of its host, in place of an earlier lesson of it.
+
+        Raises:
+            StorageError: if there is no such trial, it is not finished or simulated, or a number is inf or nan.
+        """
+        trial_id = finished_trial_ids(session, study).get((number, round))
+        provenance = existing_study(session, study, STUDIES.c.provenance).provenance
+        if trial_id is None or provenance != Provenance.MEASURED:
+            raise StorageError(f"{trial_text(study, number, round)} is not a measured one: nothing is learned from it")
+        values = {**values_of(LESSONS, lesson.site), **values_of(LESSONS, lesson)}
+        put(session, LESSONS, "trial_id", {"trial_id": trial_id, **values})
+
+    @reading
+    def taught(self, session: Session, study: str) -> set[tuple[int, int]]:
+        """Return number and round of the trials of a study that have a lesson."""
+        query = select(TRIALS.c.number, TRIALS.c.round).join(LESSONS, LESSONS.c.trial_id == TRIALS.c.id)
+        rows = session.execute(query.where(TRIALS.c.study_id == existing_study(session, study).id))
+        return {(number, round) for number, round in rows}
+
+    @reading
+    def lessons(
+        self,
+        session: Session,
+        hosts: Sequence[str],
+        card: str,
+        version: str,
+        predictor: str,
+        installation: str | None = None,
+        before: datetime | None = None,
+        most: int = 500,
+    ) -> list[Lesson]:
+        """Return the latest lessons of hosts, the latest last.
+
+        Args:
+            hosts, card, version, predictor, installation: see `Site`; None: of any installation.
+            before: only those of trials that had ended by then.
+            most: of them.
+        """
+        query = select(LESSONS).join(TRIALS, TRIALS.c.id == LESSONS.c.trial_id).where(LESSONS.c.host.in_(hosts))
+        same = (LESSONS.c.card == card, LESSONS.c.version == version, LESSONS.c.predictor == predictor)
+        if installation is not None:
+            query = query.where(LESSONS.c.installation == installation)
+        if before is not None:
+            query = query.where(TRIALS.c.ended_at < before)
+        latest = query.where(*same).order_by(TRIALS.c.ended_at.desc(), TRIALS.c.id.desc()).limit(most)
+        rows = list(session.execute(latest))
+        return [record_of(Lesson, row, site=record_of(Site, row)) for row in reversed(rows)]
 
     @reading
     def answers(self, session: Session, key: AnswersKey) -> AnswersRecord | None:

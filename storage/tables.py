@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, composite, mapped_column
 
 from records.answers import AnswersKey, AnswersRecord
+from records.lessons import Lesson, Site
 from records.trials import FailedAttempt, Failure, Repeat, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage.columns import JSON_VALUE, KEYWORD, NAME, ROW_NUMBER, CleanText, UtcDateTime, columns
 from storage.service.records import AuditEntry, Driver, Owner, Token, Use
@@ -119,6 +120,16 @@ SYNCS = Table(
     Column("synced_at", UtcDateTime, nullable=False),
 )
 """Finished trials that are completely logged to MLflow, and the ids of their runs there."""
+
+LESSONS = Table(
+    "tuner_lessons",
+    METADATA,
+    _of_trial(),
+    *columns(Site, host=NAME, card=NAME, version=KEYWORD, predictor=KEYWORD),
+    *columns(Lesson, without=("site",)),
+    Index("ix_tuner_lessons_host", "host", "card"),
+)
+"""What measured trials tell about the predictor of their host. No simulated trial has a row."""
 
 ANSWERS = Table(
     "tuner_answers",

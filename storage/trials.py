@@ -21,7 +21,7 @@ from records.trials import (
 )
 from storage.columns import record_of, to_json_value, values_of
 from storage.errors import StorageError
-from storage.tables import FAILURES, REPEATS, SERVER_FACTS, STUDIES, SYNCS, TIMINGS, TRIALS
+from storage.tables import FAILURES, LESSONS, REPEATS, SERVER_FACTS, STUDIES, SYNCS, TIMINGS, TRIALS
 
 TRIAL_ORDER = (TRIALS.c.study_id, TRIALS.c.number, TRIALS.c.round)
 
@@ -222,7 +222,7 @@ def delete_study(session: Session, name: str) -> None:
         return
     trials = select(TRIALS.c.id).where(TRIALS.c.study_id == study)
     session.execute(trials.with_for_update())
-    for part in (TIMINGS, FAILURES, REPEATS, SERVER_FACTS, SYNCS):
+    for part in (TIMINGS, FAILURES, REPEATS, SERVER_FACTS, SYNCS, LESSONS):
         session.execute(delete(part).where(part.c.trial_id.in_(trials)))
     session.execute(delete(TRIALS).where(TRIALS.c.study_id == study))
     session.execute(delete(STUDIES).where(STUDIES.c.id == study))

@@ -10,6 +10,7 @@ from records.trials import FailureKind, Provenance, ServerFacts, TrialKind, Verd
 from storage import FailedAttempt, StorageError, Store
 from tests import store_samples as samples
 from tests.contracts.answers_contract import AnswersContract
+from tests.contracts.lessons_contract import LessonsContract
 from tests.contracts.store_processes import ProcessContract, SizeContract, StoreFixture
 
 
@@ -364,6 +365,13 @@ class OutboxContract(StoreFixture):
 
 
 class StoreContract(
-    StudyContract, TrialContract, RetryContract, OutboxContract, AnswersContract, ProcessContract, SizeContract
+    StudyContract,
+    TrialContract,
+    RetryContract,
+    OutboxContract,
+    AnswersContract,
+    LessonsContract,
+    ProcessContract,
+    SizeContract,
 ):
     """The whole contract."""

@@ -100,6 +100,12 @@ def timings(seconds: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:,.0f} s" for value, name in parts)
 
 
+def learned(found: Mapping[str, Any]) -> str:
+    """Return what measured trials told about the predictor of a host, as `HostPosterior.to_dict` has it."""
+    factors = [f"{name} ×{factor:.2f} ± {spread:.0%}" for name, (factor, spread) in found["factors"].items()]
+    return f"{count(found['trials'], 'measured trial')} on {found['host']}: {', '.join(factors) or 'nothing sure yet'}"
+
+
 def one_line(text: str) -> str:
     """Return a text with its line breaks and runs of blanks as single blanks."""
     return " ".join(text.split())

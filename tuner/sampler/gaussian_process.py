@@ -24,7 +24,7 @@ The priors of the kernels' parameters assume relative targets: a gain or a compr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -67,6 +67,11 @@ class KernelPrior:
     inverse_squared_lengthscale: float = 0.3
     lengthscale_spread: float = 1.5
     effect_spread: float = 1.0
+
+    def scaled(self, factor: float) -> KernelPrior:
+        """Return the prior where predictions err by another factor; the level and the noise do not depend on them."""
+        changes = {name: factor * getattr(self, name) for name in ("amplitude", "effects", "slope")}
+        return replace(self, **changes)
 
 
 class GaussianProcess:

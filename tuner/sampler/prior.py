@@ -47,11 +47,13 @@ class PriorCache:
     """Predictions of configurations, each computed once; without a prior, nothing is predicted.
 
     Rows of prior means have the shape (configurations, objectives + constraints + 1): gains of the objectives,
-    compressed violations, and the probability of failure.
+    compressed violations, and the probability of failure. `spread` is the deviation of predictions relative to that of
+    a simulator which knows nothing of the host.
     """
 
-    def __init__(self, prior: Prior | None) -> None:
+    def __init__(self, prior: Prior | None, spread: float = 1.0) -> None:
         self._prior = prior
+        self.spread = spread
         self._known: dict[frozenset[tuple[str, object]], tuple[Params, Prediction | None]] = {}
         self._encoded: EncodedConfigurations | None = None
         self._encoded_by: Mapping[str, object] = {}

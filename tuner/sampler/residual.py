@@ -97,6 +97,7 @@ class ResidualSampler(BaseSampler):
             first trial is random.
         prior: returns the `Prediction` of a configuration (a dict of parameters), in the units of the objectives and
             constraints, or None. Its level may be wrong: only gains over the first measured trial count.
+        prior_spread: factor on the standard deviation of measured minus predicted, where more is known of the prior.
         initial_predictions: number of predictions before the first suggestion.
         is_allowed: returns whether a configuration may be proposed; excludes combinations known to be useless.
         weights: of the objectives in the score, in their order; equal by default.
@@ -110,6 +111,7 @@ class ResidualSampler(BaseSampler):
         space: DefineByRun | None = None,
         *,
         prior: Prior | None = None,
+        prior_spread: float = 1.0,
         initial_predictions: int = INITIAL_PREDICTIONS,
         is_allowed: Callable[[Params], bool] | None = None,
         weights: Sequence[float] | None = None,
@@ -118,7 +120,7 @@ class ResidualSampler(BaseSampler):
         sources: Sequence[SourceHistory] = (),
     ) -> None:
         given = tuple(weights) if weights else None
-        cache, transfer = PriorCache(prior), Transfer(sources, prior is not None)
+        cache, transfer = PriorCache(prior, prior_spread), Transfer(sources, prior is not None)
         self._space = CandidateSpace(space, is_allowed)
         self._settings = SurrogateSettings(cache, transfer, given)
         self._background = BackgroundPredictions(cache, self._space, transfer, given, initial_predictions)

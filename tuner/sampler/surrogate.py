@@ -96,7 +96,7 @@ class Surrogate:
     def _fit(self) -> None:
         history, columns, means = self.history, self.encoder.columns, self.measured_means
         without = WITHOUT_PRIOR if self._transfer.exists else OUTWARDS
-        kernel_prior = WITH_PRIOR if self._prior.exists else without
+        kernel_prior = WITH_PRIOR.scaled(self._prior.spread) if self._prior.exists else without
         targets = self._targets()
         self._values = GaussianProcess(columns, self.measured, targets, means[:, :-1], kernel_prior)
         ran, cut_means = len(history.measured) + len(history.cut), self._means(history.cut)

@@ -120,12 +120,15 @@ class OptunaStudy:
         prior: Prior | None = None,
         sources: Sequence[SourceHistory] = (),
         store: Store | None = None,
+        prior_spread: float = 1.0,
     ) -> None:
         """Open the study, or create it; `residual` uses the prior, in a background thread, and the sources."""
         self._space = space
         self._objectives = objectives
         self._seed = seed
-        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
+        self._residual: ResidualSampler | None = None
+        if sampler == RESIDUAL:
+            self._residual = residual_sampler(space, objectives, prior, sources, prior_spread)
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._storage = OptunaStorage(storage_url, name, self._directions, store)
         self._study = self._storage.study
@@ -324,12 +327,17 @@ class OptunaStudy:
 
 
 def residual_sampler(
-    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, sources: Sequence[SourceHistory] = ()
+    space: ResolvedSpace,
+    objectives: Sequence[Objective],
+    prior: Prior | None,
+    sources: Sequence[SourceHistory] = (),
+    prior_spread: float = 1.0,
 ) -> ResidualSampler:
     """Return a `ResidualSampler` for a search space; it proposes no configuration that breaks a rule."""
     return ResidualSampler(
         space.suggest,
         prior=prior,
+        prior_spread=prior_spread,
         is_allowed=lambda params: not space.violations(params),
         weights=[objective.weight for objective in objectives],
         failure_constraint=FAILED,

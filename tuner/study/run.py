@@ -76,9 +76,10 @@ def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
 
 
 def _search_facts(spec: StudySpec) -> dict[str, Any]:
-    """Return the sampler and the source studies, which may differ when a study is resumed."""
+    """Return the sampler, the source studies, and what was known of the host; they may differ when it is resumed."""
     sources = {"learn_from": list(spec.search.learn_from)} if spec.search.learn_from else {}
-    return {"sampler": spec.sampler, **sources}
+    learned = {} if spec.learned is None else {"learned": spec.learned.to_dict()}
+    return {"sampler": spec.sampler, **sources, **learned}
 
 
 def run_study(
@@ -143,7 +144,9 @@ def _optuna_study(
 ) -> OptunaStudy:
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, spec.sampler, prior, histories, store)
+    spread = 1.0 if spec.learned is None else spec.learned.spread
+    place = (storage_url, spec.name, spec.space)
+    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, spread)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

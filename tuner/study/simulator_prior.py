@@ -105,10 +105,14 @@ def simulator_prior_of_source(
 
 
 def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:
-    """Return the platform of a study's servers; None if the simulator lacks it, as for every engine but vLLM."""
+    """Return the platform of a study's servers, with what was learned of their hosts.
+
+    None if the simulator lacks it, as for every engine but vLLM.
+    """
     if not kind_of(engine.name).can(Feature.PREDICTED):
         return None
-    return _platform(spec.space.context.hardware, engine.version, engine.packages, spec.gpus)
+    platform = _platform(spec.space.context.hardware, engine.version, engine.packages, spec.gpus)
+    return platform if platform is None or spec.learned is None else spec.learned.applied_to(platform)
 
 
 def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None, gpus: int) -> Platform | None:

@@ -34,6 +34,7 @@ class Devices:
         nodes: over which a worker's GPUs are spread evenly; without GPUs, the machines of a worker.
         idle: GPUs that are left over, too few for a worker.
         vllm: path of vLLM on the nodes of a cluster; None on this machine.
+        hosts: names of the nodes of a cluster; empty for this machine.
     """
 
     names: tuple[str, ...]
@@ -44,6 +45,7 @@ class Devices:
     idle: int = 0
     nodes: int = 1
     vllm: str | None = None
+    hosts: tuple[str, ...] = ()
 
     @property
     def on_node(self) -> int:
@@ -231,6 +233,7 @@ def choose_devices(
         idle=idle,
         nodes=nodes_per_trial,
         vllm=executable,
+        hosts=tuple(node.host for node in with_gpu),
     )
 
 

@@ -25,10 +25,12 @@ from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
 from tuner.gpu import SlowdownWatch, load_warning
 from tuner.gpu import devices as gpu_devices
 from tuner.observers.fan_out import FanOut
+from tuner.observers.host_learning import HostLearner, learned_host, this_host
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
+from tuner.results import text
 from tuner.settings.study import StudySettings
 from tuner.study.alternatives import front_of_study
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
@@ -129,7 +131,7 @@ def optimize(
         url = storage_url(settings.storage, create=True)
         store = server or open_store(url, wait)
         stack.callback(store.close)
-        spec = with_stored_settings(with_stored_parameters(plan, spec, engine, store), store)
+        spec = _with_stored(plan, spec, engine, devices, store)
         sources = source_studies(store, spec, engine)
         permit(spec)
         runner = _checked(executor, spec, task, checked, store, observer, wishes.stop, stack)
@@ -144,6 +146,12 @@ def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devic
     spec = spec if task is None else replace(spec, quality_task=task.digest)
     drivers = {"drivers": list(devices.drivers)} if devices.drivers else {}
     return replace(spec, facts={**spec.facts, "machines": [this_machine()], **drivers})
+
+
+def _with_stored(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, devices: Devices, store: Store) -> StudySpec:
+    """Return the spec with what the database fixes or tells: settings of the first run, and lessons of the hosts."""
+    spec = with_stored_settings(with_stored_parameters(plan, spec, engine, store), store)
+    return replace(spec, learned=learned_host(store, spec, engine, devices.hosts or (this_host(),)))
 
 
 def _checked(
@@ -178,15 +186,16 @@ def _run(
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
+    if spec.learned is not None:
+        observer.note(f"predictions are corrected by {text.learned(spec.learned.to_dict())}")
     for line in hardly_met_slos(spec, engine):
         observer.note(line)
     uri = tracking_uri(url)
-    follower = _follow(spec, store, url, uri, observer)
+    follower, learner = _follow(spec, store, url, uri, observer), HostLearner(store, spec, engine)
+    every = FanOut(observer, follower, learner)
     try:
         with _disturbances(plan.settings, engine, observer):
-            result = run_study(
-                spec, engine, budget, store, url, executor, FanOut(observer, follower), wishes, sources=sources
-            )
+            result = run_study(spec, engine, budget, store, url, executor, every, wishes, sources=sources)
         executor.close()
         measured()
         result = _completed(result, plan, spec, engine, store)
@@ -196,6 +205,7 @@ def _run(
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
         lacks = follower.wait(threading.Event() if wishes.stop.is_set() else wishes.stop)
     finally:
+        learner.close()
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
     return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)

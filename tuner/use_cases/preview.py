@@ -218,8 +218,9 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "attention_backend": simulation.machine.config.backend,
         "step_shares": simulation.time_shares,
         "roofline": asdict(simulation.roofline),
-        "error_bands": dict(simulation.machine.error_bands.errors),
-        "no_error_band": simulation.machine.error_bands.reason,
+        "error_bands": dict(simulation.error_bands.errors),
+        "no_error_band": simulation.error_bands.reason,
+        "learned": None if simulation.learned is None else simulation.learned.to_dict(),
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from search_spaces import (
     HardwareProfile,
@@ -18,9 +19,10 @@ from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
+from tuner.engines.simulator.learning import HostPosterior, linearised
 from tuner.engines.simulator.limits import TooFewGpus
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.parameters import ErrorBands, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
@@ -38,16 +40,23 @@ MOST_GPUS = 8
 _SPLITS = ("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
 
 
+Learned = Callable[[HardwareProfile, str], "HostPosterior | None"]
+"""Returns what is learned of a host with a card and a version of vLLM; None: nothing."""
+
+
+def _nothing(card: HardwareProfile, version: str) -> None:
+    """Return that nothing is learned: the stored parameters count."""
+
+
 @dataclass(frozen=True)
 class Simulation:
-    """A prediction: metrics and counts of requests, the simulated server and its platform.
+    """A prediction: metrics, the simulated server and its platform.
 
-    `price` is the one that the costs follow from; None: unknown, and there are none.
+    `price` is the one that the costs follow from; None: unknown, and there are none. `error_bands` are the documented
+    ones, or follow from the measured trials of the host that it was `learned` from; None: nothing was learned.
     """
 
     metrics: Mapping[str, float | None]
-    offered: int
-    completed: int
     workload: SingleWorkload
     run: SimulatedRun
     roofline: Roofline
@@ -55,7 +64,19 @@ class Simulation:
     card: HardwareProfile
     vllm_version: str
     model: str
+    error_bands: ErrorBands
     price: Price | None = None
+    learned: HostPosterior | None = None
+
+    @property
+    def offered(self) -> int:
+        """The requests of the workload."""
+        return len(self.run.requests)
+
+    @property
+    def completed(self) -> int:
+        """The requests that completed."""
+        return sum(request.status == "completed" for request in self.run.requests)
 
     @property
     def copies(self) -> int:
@@ -75,8 +96,12 @@ class Simulation:
         return {name: seconds / total for name, seconds in self.run.seconds.items()}
 
 
-def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1) -> Simulation:
+def simulate(
+    settings: AskedSettings, *, noise: bool = False, instances: int = 1, learned: Learned = _nothing
+) -> Simulation:
     """Predict one configuration on equal servers; with noise, as a measured run differs from the expected value.
+
+    `learned` returns what is known of the host.
 
     Raises:
         UserError: for a setting that cannot work, or a configuration that vLLM would refuse to serve.
@@ -91,8 +116,9 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
     reference, shape = find_simulated_model(settings.model or preset.model, None)
     words = (*sampling_arguments(load.temperature, VLLM), *settings.server_arguments)
     try:
-        gpus = settings.gpus_per_trial or gpus_of(words)
-        site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
+        known, gpus = learned(card, version), settings.gpus_per_trial or gpus_of(words)
+        stored = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
+        site = stored if known is None else known.applied_to(stored)
         machine = build_server(site, words, settings.env, shape, instances)
         if load.longest_request > machine.config.max_model_len:
             raise too_long(load, machine.config.max_model_len)
@@ -109,8 +135,6 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
     metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
     return Simulation(
         metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
-        offered=len(done.requests),
-        completed=sum(request.status == "completed" for request in done.requests),
         workload=load,
         run=done,
         roofline=roofline_of(machine.config, done),
@@ -118,8 +142,36 @@ def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1
         card=card,
         vllm_version=version,
         model=reference.name,
+        error_bands=_bands(machine, known, stored, partial(_metrics_on, words, settings, shape, instances, load)),
         price=price,
+        learned=known,
     )
+
+
+def _metrics_on(
+    words: Sequence[str],
+    settings: AskedSettings,
+    shape: ModelShape,
+    instances: int,
+    load: SingleWorkload,
+    platform: Platform,
+) -> Mapping[str, float | None] | None:
+    """Return the metrics on another platform; None for a closed loop that does not end."""
+    server = build_server(platform, words, settings.env, shape, instances)
+    return client_metrics(load, run_workload(server, load, settings.seed), server)
+
+
+def _bands(
+    machine: ConfiguredServer,
+    known: HostPosterior | None,
+    stored: Platform,
+    predict: Callable[[Platform], Mapping[str, float | None] | None],
+) -> ErrorBands:
+    """Return the documented error bands, or those of what is known of the host; drafts are not part of that."""
+    if known is None or machine.config.speculation is not None:
+        return machine.error_bands
+    found = linearised(stored, predict, known.point, experts=machine.config.model.is_mixture_of_experts)
+    return machine.error_bands if found is None else ErrorBands(known.bands(found[1]))
 
 
 def _refused(version: str, card: HardwareProfile) -> str:

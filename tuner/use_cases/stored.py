@@ -8,14 +8,35 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from records.trials import Config, StudyRecord, TrialRecord
-from search_spaces import Price
-from storage import open_store
-from tuner.errors import UserError
+from search_spaces import HardwareProfile, Price
+from storage import StorageError, open_store
+from tuner.engines.simulator.learning import HostPosterior
+from tuner.errors import SettingError, UserError
+from tuner.observers.host_learning import learned_in
 from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
     from tuner.results.findings import Findings
+
+
+def learned_on(storage: str | None, host: str | None, card: HardwareProfile, version: str) -> HostPosterior | None:
+    """Return what the measured trials of a host told about predictions for a card; None: this host, and nothing known.
+
+    Raises:
+        UserError: for a database or a host that is given and has no such trial.
+    """
+    try:
+        with closing(open_store(storage_url(storage, create=False))) as store:
+            found = learned_in(store, host, card, version)
+    except (SettingError, StorageError):
+        if storage is None and host is None:
+            return None  # a prediction needs no database
+        raise
+    if found is None and host is not None:
+        trials = f"measured trial with vLLM {version} on {card.name}"
+        raise SettingError("host", host, f"the database has no {trials} there", "leave it out")
+    return found
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ ROW_NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     """Create the tables."""
     for create in (
-        *(_studies, _trials, _failures, _repeats, _server_facts, _syncs, _timings, _answers),
+        *(_studies, _trials, _failures, _repeats, _server_facts, _syncs, _timings, _lessons, _answers),
         *(_submissions, _events, _uses, _owners, _tokens, _leases, _audit, _messages),
     ):
         create()
@@ -157,6 +157,24 @@ def _timings() -> None:
         sa.ForeignKeyConstraint(["trial_id"], ["tuner_trials.id"], name="fk_tuner_timings_trial_id"),
         sa.PrimaryKeyConstraint("trial_id", "attempt", "phase", name="pk_tuner_timings"),
     )
+
+
+def _lessons() -> None:
+    op.create_table(
+        "tuner_lessons",
+        sa.Column("trial_id", sa.Integer(), nullable=False),
+        sa.Column("host", sa.String(length=512), nullable=False),
+        sa.Column("card", sa.String(length=512), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.Column("installation", sa.Text(), nullable=False),
+        sa.Column("predictor", sa.String(length=64), nullable=False),
+        sa.Column("point", JSON, nullable=False),
+        sa.Column("errors", JSON, nullable=False),
+        sa.Column("slopes", JSON, nullable=False),
+        sa.ForeignKeyConstraint(["trial_id"], ["tuner_trials.id"], name="fk_tuner_lessons_trial_id"),
+        sa.PrimaryKeyConstraint("trial_id", name="pk_tuner_lessons"),
+    )
+    op.create_index("ix_tuner_lessons_host", "tuner_lessons", ["host", "card"])
 
 
 def _answers() -> None:

@@ -372,3 +372,9 @@ def test_a_trial_that_was_cut_is_read_with_its_bounds() -> None:
     assert history.least_constraints == [{"slo": 0.3}, {}]
     assert (len(history.cut), len(history.failed), history.n_finished) == (2, 1, 3)
     assert history.feasible_flags == [False, False, False]
+
+
+def test_a_surer_prior_leaves_less_to_the_residual() -> None:
+    prior = KernelPrior(amplitude=0.2, effects=0.1, noise=0.03, constant=0.3, slope=0.4, slope_limit=1.0)
+    half = KernelPrior(amplitude=0.1, effects=0.05, noise=0.03, constant=0.3, slope=0.2, slope_limit=1.0)
+    assert prior.scaled(0.5) == half

@@ -227,18 +227,25 @@ def simulate(
         int,
         option(RUN, "INTEGER", "Equal servers behind a router; with fewer GPUs than servers they share them.", least=1),
     ] = 1,
+    host: Annotated[
+        str | None, option(RUN, "NAME", "Host whose measured trials correct the prediction.", shown="this one")
+    ] = None,
     noise: Annotated[bool, flag(OUTPUT, "Add the noise of a measured benchmark.", "--noise")] = False,
+    storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the metrics of one configuration.
 
-    Nothing is started, and no GPU is needed. The configuration is the flags of `vllm serve` after `--`:
+    Nothing is started, and no GPU is needed. What measured trials of a host told about the predictor is used, for the
+    same card and version of vLLM. The configuration is the flags of `vllm serve` after `--`:
 
     tuner simulate --gpu h200 -- --max-num-seqs 64 --quantization fp8
 
     tuner simulate --gpu h200 --model Qwen/Qwen2.5-72B-Instruct -- --tensor-parallel-size 4
     """
-    pages.benchmarks.print_prediction(settings, noise=noise, instances=instances, as_json=as_json)
+    pages.benchmarks.print_prediction(
+        settings, noise=noise, instances=instances, host=host, storage=storage, as_json=as_json
+    )
 
 
 def verify(

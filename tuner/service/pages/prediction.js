@@ -33,6 +33,7 @@ export function serverFacts(found) {
     ["preemptions", number(found.preemptions)],
     ["attention", found.attention_backend],
     ["roofline", `${number(Math.round(roof.intensity))} FLOP per byte, ${side} the ridge at ${number(Math.round(roof.ridge))}: bound by ${roof.roof}, ${Math.round(100 * roof.share)} % of it reached`],
+    ...(found.learned === null ? [] : [["corrected by", `${count(found.learned.trials, "measured trial")} on ${found.learned.host}`]]),
     ...(found.no_error_band === null ? [] : [["errors", found.no_error_band]]),
     ["price", found.price === null ? "unknown" : `${found.price.per_gpu_hour} ${found.price.currency} per GPU-hour`],
   ];

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from records.trials import Config, TrialKind
 from search_spaces import ParameterValue, Price, ResolvedSpace
@@ -22,6 +22,9 @@ from tuner.settings.study import AUTO, RESIDUAL, AskedSettings, ConfirmationSett
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop, Suite, Workload
 from tuner.workloads.traffic import Traffic
+
+if TYPE_CHECKING:
+    from tuner.engines.simulator.learning import HostPosterior
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class StudySpec:
     the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change. `quality_task` is the digest of the questions of an SLO on
     quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost. `engines` are those of a study of
-    several, by their names, the default engine first, which `model` and `server` belong to.
+    several, by their names, the default engine first, which `model` and `server` belong to. `learned` is what measured
+    trials told about the predictor of the study's hosts before; None: nothing, or the study is simulated.
     """
 
     name: str
@@ -125,6 +129,7 @@ class StudySpec:
     quality_task: str | None = None
     price: Price | None = None
     engines: Mapping[str, EnginePart] = field(default_factory=dict)
+    learned: HostPosterior | None = None
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""

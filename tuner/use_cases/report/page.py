@@ -252,6 +252,7 @@ def provenance_grid(study: ReportedStudy) -> Grid:
         ("SLOs", ", ".join(premise["slos"]) or "none"),
         ("server arguments", shlex.join(premise.get("server", {}).get("arguments", ())) or None),
         ("sampler", facts.get("sampler")),
+        ("predictions corrected by", text.learned(facts["learned"]) if "learned" in facts else None),
         ("study began", f"{record.created_at:%Y-%m-%d %H:%M} UTC"),
     ]
     for label, value in words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from records.trials import Phase, Provenance
@@ -25,6 +26,7 @@ from tuner.use_cases.load import LoadResult, send_load
 from tuner.use_cases.load import LoadSettings as LoadSettings
 from tuner.use_cases.preview import simulation_document
 from tuner.use_cases.simulate import Simulation, simulate
+from tuner.use_cases.stored import learned_on
 from tuner.use_cases.verify import VerifySettings as VerifySettings
 from tuner.use_cases.verify import verify
 from tuner.workloads.schedule import file_notes
@@ -206,9 +208,11 @@ COSTS = ("cost_per_million_output_tokens", "cost_per_million_total_tokens")
 """Shown where there is a price."""
 
 
-def print_prediction(settings: AskedSettings, *, noise: bool, instances: int, as_json: bool) -> None:
-    """Print the prediction of one configuration; see `simulate`."""
-    simulation = simulate(settings, noise=noise, instances=instances)
+def print_prediction(
+    settings: AskedSettings, *, noise: bool, instances: int, host: str | None, storage: str | None, as_json: bool
+) -> None:
+    """Print the prediction of one configuration; see `simulate` and `learned_on`."""
+    simulation = simulate(settings, noise=noise, instances=instances, learned=partial(learned_on, storage, host))
     if as_json:
         print(json.dumps(simulation_document(simulation), indent=1))
     else:
@@ -223,8 +227,9 @@ def _simulate_print(simulation: Simulation) -> None:
         f"{simulation.completed} of {simulation.offered} requests completed"
     )
     print("".join(f"{line}\n" for line in file_notes(simulation.workload)))
-    bands, table = machine.error_bands, new_table()
-    for heading in ("metric", "predicted", *(("error of nine in ten recorded runs",) if bands.errors else ())):
+    bands, table = simulation.error_bands, new_table()
+    runs = "recorded runs" if simulation.learned is None else "runs on this host"
+    for heading in ("metric", "predicted", *((f"error of nine in ten {runs}",) if bands.errors else ())):
         table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
     for name in (*PREDICTED_METRICS, *(COSTS if simulation.price is not None else ())):
         band = bands.errors.get(name)
@@ -237,6 +242,7 @@ def _simulate_print(simulation: Simulation) -> None:
         else f"{roof.intensity:.0f} FLOP per byte, above"
     )
     rows = [
+        *([] if simulation.learned is None else [("corrected by", text.learned(simulation.learned.to_dict()))]),
         *([] if bands.reason is None else [("errors", bands.reason)]),
         *([] if simulation.price is None else [("price", str(simulation.price))]),
         *_several(simulation),

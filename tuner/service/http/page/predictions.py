@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -17,6 +18,7 @@ from records.metrics import METRICS, registered
 from search_spaces import known_hardware, known_models, list_price
 from tuner.errors import SettingError
 from tuner.export.formats.registry import names
+from tuner.observers.host_learning import learned_in
 from tuner.service.asked.contents import read_only
 from tuner.service.asked.settings import FILES, described, schema
 from tuner.service.asked.traffic import check_traffic
@@ -106,7 +108,7 @@ def preview_study(body: NewStudy, who: User, context: Context) -> dict[str, Any]
 
 @router.post("/simulate")
 def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[str, Any]:
-    """Predict one configuration: metrics with their error bands, and its place on the card's roofline."""
+    """Predict one configuration on this host: metrics with their error bands, and its place on the card's roofline."""
     unknown = next((name for name in body.settings if name not in PREDICTED), None)
     if unknown is not None:
         rule = "a prediction does not depend on this setting"
@@ -114,7 +116,7 @@ def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[s
     with _asked(body.settings, who, context, None) as settings, _turn():
         if "seed" not in body.settings:
             settings = replace(settings, seed=load_preset(settings.preset).workload.seed)
-        return _prediction(simulate(settings))
+        return _prediction(simulate(settings, learned=partial(learned_in, context.store, None)))
 
 
 @contextmanager

@@ -1,0 +1,170 @@
+"""How well a host's first measured trials predict its other ones: order and error bands, before and after them.
+
+    python -m benchmarks.simulator.learned [--trials 4 8] [--hosts NAME ...]
+
+The tables and studies of `benchmarks/reference` and `docs/reports/data` were measured on several hosts. Each is
+predicted beside the usual host of an H200 (`hardware.yaml`), as by a tuner that never ran there; the first trials are
+its lessons (`tuner.engines.simulator.learning`), and the rest is predicted. A table's rows are dealt in a random order,
+a study's in its own. Before and after are compared over the same rows. Printed are Spearman's rank correlation, the
+median of |ln(predicted / measured)|, the share of rows within their bands, and the median band.
+
+The stored parameters of the simulator were fitted to the H200 tables, the experts and the studies; `slow host` and
+`other host` were in no fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from benchmarks.simulator.rows import (
+    HOST_VALUES,
+    REFERENCE_FOLDER,
+    Row,
+    h200,
+    h200_experts,
+    predict,
+    read_table,
+    shape_of,
+)
+from benchmarks.simulator.studies import recorded_studies, study_rows
+from records.lessons import Lesson, Site
+from search_spaces import hardware_named
+from tuner.engines.simulator.client import BenchServeWorkload
+from tuner.engines.simulator.learning import LEARNED, HostPosterior, Metrics, lesson_of, linearised, posterior
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import Platform
+
+METRICS = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
+LEAST_ROWS = 4
+USERS_50 = BenchServeWorkload(200, 50, 512, 512, seed=0)
+RATE_20 = BenchServeWorkload(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, seed=0)
+CARD = hardware_named("h200")
+PLATFORM = Platform(CARD, parameters_of("h200"), (0, 25, 1), frozenset())
+SITE = Site("", "", "", "", "")
+
+Slopes = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Host:
+    """The rows of one host, the first of which are its lessons."""
+
+    name: str
+    rows: Sequence[Row]
+
+
+def hosts() -> list[Host]:
+    """Return all recorded hosts; the experts of one GPU are a host with a load of its own for each row."""
+    tables = {row.group: [each for each in h200() if each.group == row.group] for row in h200()}
+    small, dense = "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-7B-Instruct"
+    tables["slow host"] = read_table(REFERENCE_FOLDER / "h200_slow_host_a05.jsonl", "h200", small, USERS_50)
+    tables["other host"] = [
+        *read_table(REFERENCE_FOLDER / "h200_other_host_a05.jsonl", "h200", small, USERS_50),
+        *read_table(REFERENCE_FOLDER / "h200_other_host_b7.jsonl", "h200", dense, RATE_20),
+    ]
+    mixture = shape_of("Qwen/Qwen3-30B-A3B")
+    tables["experts"] = [row for row in h200_experts() if row.gpus == 1 and row.model == mixture]
+    order = np.random.default_rng(0)
+    found = []
+    for name, rows in tables.items():
+        names = [row.group if name == "experts" else row.id for row in rows]
+        dealt = list(order.permutation([*dict.fromkeys(names)]))
+        places = sorted(range(len(rows)), key=[dealt.index(each) for each in names].__getitem__)
+        found.append(Host(name, [rows[place] for place in places]))
+    return found + [Host(study.name, study_rows(study)) for study in recorded_studies()]
+
+
+def predicted(row: Row, platform: Platform) -> Metrics:
+    """Return the prediction of a row with the learned parameters of a platform."""
+    changes = {name: getattr(platform.parameters, name) for name in LEARNED if name not in HOST_VALUES}
+    of_host = {name: getattr(platform.card, name) for name in HOST_VALUES}
+    return predict(replace(row, card=CARD), {**changes, **of_host})
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One metric of one row: measured, predicted, and the band of the prediction."""
+
+    measured: float
+    predicted: float
+    band: float
+
+    @property
+    def error(self) -> float:
+        """|ln(predicted / measured)|."""
+        return abs(math.log(self.predicted / self.measured))
+
+
+def linearise(row: Row, point: Mapping[str, float]) -> tuple[Metrics, Slopes]:
+    """Return a row's prediction and slopes at learned parameters."""
+    found = linearised(PLATFORM, partial(predicted, row), point, experts=row.model.is_mixture_of_experts)
+    assert found is not None
+    return found
+
+
+def compare(rows: Sequence[Row], known: HostPosterior | None) -> dict[str, list[Compared]]:
+    """Return predictions beside measurements, by metric; None: nothing is known of the host."""
+    found: dict[str, list[Compared]] = {metric: [] for metric in METRICS}
+    for row in rows:
+        if known is None:
+            metrics, bands = predicted(row, PLATFORM), {}
+        else:
+            metrics, slopes = linearise(row, known.point)
+            bands = known.bands(slopes)
+        for metric, compared in found.items():
+            value = metrics.get(metric)
+            if value:
+                compared.append(Compared(row.metrics[metric], value, math.log1p(bands.get(metric, math.inf))))
+    return found
+
+
+def line(label: str, found: Mapping[str, Sequence[Compared]]) -> str:
+    """Return a row of the table."""
+    cells = []
+    for metric in METRICS:
+        pairs = found[metric]
+        rho = spearmanr([p.predicted for p in pairs], [p.measured for p in pairs]).statistic
+        error = statistics.median(p.error for p in pairs)
+        within = "" if math.isinf(pairs[0].band) else f"{np.mean([p.error <= p.band for p in pairs]):5.2f}"
+        width = "" if not within else f"{math.expm1(statistics.median(p.band for p in pairs)):6.0%}"
+        cells.append(f"{rho:6.2f}{error:6.0%}{within:>6}{width:>6}")
+    return f"{label:<34}" + " |".join(cells)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, nargs="+", default=[4, 8], help="lessons before the other rows")
+    parser.add_argument("--hosts", nargs="+", help="names of hosts; without, all")
+    arguments = parser.parse_args()
+    print(f"{'':<34}" + " |".join(f"{metric:>24}" for metric in METRICS))
+    print(
+        f"{'host, lessons, other rows':<34}" + " |".join(f"{'rho':>6}{'error':>6}{'in':>6}{'band':>6}" for _ in METRICS)
+    )
+    for host in hosts():
+        if arguments.hosts and host.name not in arguments.hosts:
+            continue
+        lessons: list[Lesson] = []
+        for row in host.rows[: max(arguments.trials)]:
+            made = lesson_of(SITE, {}, *linearise(row, {}), row.metrics)
+            assert made is not None
+            lessons.append(made)
+        for count in arguments.trials:
+            rest = host.rows[count:]
+            if len(rest) < LEAST_ROWS:
+                continue
+            for known in (None, posterior(lessons[:count])):
+                label = f"{host.name}, {count if known else 'before'}, {len(rest)}"
+                print(line(label, compare(rest, known)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
