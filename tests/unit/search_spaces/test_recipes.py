@@ -87,7 +87,7 @@ def test_shared_documents_get_a_cache_in_the_hosts_memory() -> None:
 
 
 def test_hybrids_cache_prefixes_by_default_from_0_27() -> None:
-    name = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    name = "Qwen/Qwen3.5-9B"
     tries = {each: tried("vllm", context(name, "h200", each, **DOCUMENTS)) for each in ("0.26.0", "0.27.0")}
     assert "hybrid-prefix-caching" in tries["0.26.0"]
     assert "hybrid-prefix-caching" not in tries["0.27.0"]
