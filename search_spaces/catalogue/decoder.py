@@ -238,21 +238,20 @@ def _recurrent_kind(keys: Keys, layer: int) -> str:
     raise KeyError("layer_types")
 
 
-def window_of(keys: Keys) -> int | None:
-    """Return the tokens of a sliding window that is shorter than the context; None without one."""
-    if keys.get("use_sliding_window") is False:
-        return None
-    value = keys.get("sliding_window", "attention_chunk_size")
-    if value is None or value == 0:
-        return None
-    window = keys.count("sliding_window", "attention_chunk_size")
-    longest = keys.get("max_position_embeddings")
-    return None if isinstance(longest, int) and window >= longest else window
+def window_of(keys: Keys) -> tuple[int | None, bool]:
+    """Return the tokens of a window that is shorter than the context, None without one, and whether it is a chunk."""
+    for name in ("sliding_window", "attention_chunk_size"):
+        if keys.get(name) in (None, 0) or (name == "sliding_window" and keys.get("use_sliding_window") is False):
+            continue
+        window, longest = keys.count(name), keys.get("max_position_embeddings")
+        is_shorter = not isinstance(longest, int) or window < longest
+        return (window, name == "attention_chunk_size") if is_shorter else (None, False)
+    return None, False
 
 
 def _attention(keys: Keys, windowed: bool, shared: bool) -> Attention:
     """Return attention with grouped heads, whose sizes may differ between windowed layers and others."""
-    window = window_of(keys) if windowed else None
+    window, chunked = window_of(keys) if windowed else (None, False)
     heads, own = keys.count(*HEADS), f"{'swa' if windowed else 'global'}_"
     heads = keys.count("swa_num_attention_heads", default=heads) if windowed else heads
     head_dim = head_dim_of(keys, heads)
@@ -270,6 +269,7 @@ def _attention(keys: Keys, windowed: bool, shared: bool) -> Attention:
         window,
         bool(keys.get("attn_output_gate", "attention_output_gate") or keys.facts.get("gated")),
         shared,
+        chunked,
     )
 
 

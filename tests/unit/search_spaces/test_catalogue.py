@@ -321,6 +321,7 @@ def test_parameters(name: str) -> None:
 
 QUANTIZED = (
     "AWQ",
+    "GPTQ",
     "FP8",
     "NVFP4",
     "gpt-oss",
