@@ -400,8 +400,8 @@ def _blocks(
     speculation: Speculation | None,
 ) -> dict[str, Any]:
     """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
-    # vLLM keeps every token of attention in chunks where a head or the model's own layers make drafts (`use_eagle`)
-    keeps_chunks = speculation is None or speculation.method not in ("eagle", "eagle3", "mtp")
+    # vLLM keeps every token of attention in chunks beside such drafts (`config/vllm.py`)
+    keeps_chunks = speculation is None or not speculation.follows_states
     prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
     return {
         "kv_cache_bytes": flags["kv_cache_memory_bytes"],
