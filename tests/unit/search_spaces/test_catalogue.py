@@ -252,7 +252,10 @@ def test_the_class_says_whether_the_head_is_tied() -> None:
     assert not ModelShape.from_config_json({**SMALL, "model_type": "cohere"}).tied
 
 
-KNOWN = "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, cpu"
+KNOWN = (
+    "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, b200, b300, gb200, "
+    "cpu"
+)
 
 
 def test_the_known_devices() -> None:
@@ -278,6 +281,8 @@ def test_the_known_devices() -> None:
         ("NVIDIA A800 80GB PCIe", "a800"),
         ("NVIDIA A10", "a10"),
         ("NVIDIA A10G", "a10g"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB200", "gb200"),
         ("cpu", "cpu"),
     ],
 )
@@ -285,7 +290,7 @@ def test_names(name: str, key: str) -> None:
     assert hardware_named(name).key == key
 
 
-@pytest.mark.parametrize("name", ["B300", "L40", "", "A30", "NVIDIA GeForce RTX 4080"])
+@pytest.mark.parametrize("name", ["MI300X", "L40", "", "A30", "NVIDIA GeForce RTX 4080"])
 def test_an_unknown_name_is_an_error_with_a_list(name: str) -> None:
     with pytest.raises(SpaceError, match=f"known: {KNOWN}"):
         hardware_named(name)
@@ -349,7 +354,7 @@ def test_an_unknown_model_has_no_shape() -> None:
 A_GPU = {
     "t4": 0.526,
     "l4": 0.8048,
-    **dict.fromkeys(("rtx6000ada", "rtx4090", "rtx5090", "rtxpro6000", "a10", "a800", "h20")),
+    **dict.fromkeys(("rtx6000ada", "rtx4090", "rtx5090", "rtxpro6000", "a10", "a800", "h20", "b200", "b300", "gb200")),
     "a10g": 1.006,
     "a100": 27.44705 / 8,
     "l40s": 1.861,
