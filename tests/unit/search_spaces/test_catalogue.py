@@ -253,8 +253,8 @@ def test_the_class_says_whether_the_head_is_tied() -> None:
 
 
 KNOWN = (
-    "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, b200, b300, gb200, "
-    "cpu"
+    "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, b200, b300, "
+    "gb200, cpu"
 )
 
 
