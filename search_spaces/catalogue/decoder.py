@@ -52,8 +52,9 @@ _UNKNOWN_KEYS = {
     "is_encoder_decoder": "an encoder-decoder",
     "cross_attention_layers": "cross-attention",
     "compress_ratios": "a compressed KV cache",
-    "routed_expert_hidden_size": "experts with a hidden size of their own",
-    "num_mem_blocks": "weights that layers share",
+    "routed_expert_hidden_size": "a model whose experts have a hidden size of their own",
+    "num_mem_blocks": "a model whose layers share weights",
+    "use_cla": "a model whose layers share keys and values",
     "layer_group_size": "a hybrid of full and linear attention",
 }
 """Keys that change the layers in a way that is not known, unless their value is null, false, 0 or empty."""

@@ -62,13 +62,27 @@ def read(config: dict[str, Any], **outer: Any) -> ModelShape:
         ({"model_type": "rwkv"}, "a model of this type", "model_type rwkv"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "a.B"}}, "with its own code (auto_map)", "model_type mine"),
         ({"model_type": "deepseek_v4", "compress_ratios": [0, 4]}, "a compressed KV cache", "compress_ratios"),
-        ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts with a hidden size", "3584"),
+        ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts have a hidden size", "3584"),
+        ({"model_type": "hunyuan_v1_dense", "use_cla": True}, "layers share keys and values", "use_cla True"),
         ({"model_type": "qwen3", "layer_types": ["hyena"] * 28}, "a model with layers of another kind", "hyena"),
         ({"model_type": None, "num_experts": 64}, "a model without model_type", "num_experts 64"),
         ({"model_type": None, "full_attention_interval": 4}, "a model without model_type", "full_attention_interval 4"),
         ({"quantization_config": {"quant_method": "vptq"}}, "this quantization", "quant_method vptq"),
         ({"quantization_config": {"quant_method": "aqlm", "nbits_per_codebook": 16}}, "this quantization", "aqlm"),
         ({"quantization_config": {"group_size": 128}}, "this quantization", "without quant_method"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, "this quantization", "without quant_method"),  # MLX
+        ({"quantization_config": {"quant_method": "exl3", "bits": 4.0}}, "this quantization", "bits 4"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int"}}},
+                    "sparsity_config": {"sparsity_structure": "2:4"},
+                }
+            },
+            "this quantization",
+            "sparsity_structure 2:4",
+        ),
     ],
 )
 def test_what_is_not_read_is_named(change: dict[str, Any], kind: str, key: str) -> None:
@@ -419,7 +433,8 @@ FP8 = compressed(group_0=group(8, "float", 8))
         (FP8, StoredFormat("compressed-tensors", 8, 8, "float")),
         (compressed(a=group(8, "int", 8), b=group(4, "int", None)), StoredFormat("compressed-tensors", 4, 16, "int")),
         (compressed(a=group(8, "float", 8), b=group(4, "int", 8)), StoredFormat("compressed-tensors", 4, 8, None)),
-        (compressed(), StoredFormat("compressed-tensors", unread="config_groups without weights")),
+        (compressed(), StoredFormat()),
+        ({**compressed(), "kv_cache_scheme": {"num_bits": 8}}, StoredFormat(cache_bits=8)),
         ({"quant_method": "awq", "bits": 4}, StoredFormat("awq", 4, None, "int")),
         ({"quant_method": "gptq", "bits": 8}, StoredFormat("gptq", 8, None, "int")),
         ({"quant_method": "auto-round", "bits": 3}, StoredFormat("auto-round", 3, None, "int")),
