@@ -480,7 +480,7 @@ def test_formats(config: dict[str, Any], expected: StoredFormat) -> None:
     assert stored_format(config) == expected
 
 
-@pytest.mark.parametrize("bits", [0, 17, "4", True, 4.0])
+@pytest.mark.parametrize("bits", [0, 17, "4", True])
 def test_impossible_bits_are_refused(bits: object) -> None:
     with pytest.raises(ValueError, match="a weight of"):
         stored_format({"quant_method": "awq", "bits": bits})
