@@ -46,6 +46,9 @@ CATEGORIES = 8
 WIDE = 20.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
+FEW_TRIALS = 10
+"""Up to this many trials, Plotly would put ticks between their numbers."""
+
 MISSED = "missed an SLO"
 
 
@@ -94,6 +97,9 @@ def progress(trials: Sequence[TrialRecord]) -> go.Figure | None:
         hoverinfo="skip",
     )
     figure.add_hline(y=1.0, line={"dash": "dot", "color": GREY, "width": 1})
+    first, last = min(trial.number for trial in every), max(trial.number for trial in every)
+    if last - first < FEW_TRIALS:
+        figure.update_xaxes(dtick=1, range=[first - 0.5, last + 0.5])
     return figure
 
 

@@ -52,8 +52,9 @@ _UNKNOWN_KEYS = {
     "is_encoder_decoder": "an encoder-decoder",
     "cross_attention_layers": "cross-attention",
     "compress_ratios": "a compressed KV cache",
-    "routed_expert_hidden_size": "experts with a hidden size of their own",
-    "num_mem_blocks": "weights that layers share",
+    "routed_expert_hidden_size": "a model whose experts have a hidden size of their own",
+    "num_mem_blocks": "a model whose layers share weights",
+    "use_cla": "a model whose layers share keys and values",
     "layer_group_size": "a hybrid of full and linear attention",
 }
 """Keys that change the layers in a way that is not known, unless their value is null, false, 0 or empty."""
@@ -238,21 +239,20 @@ def _recurrent_kind(keys: Keys, layer: int) -> str:
     raise KeyError("layer_types")
 
 
-def window_of(keys: Keys) -> int | None:
-    """Return the tokens of a sliding window that is shorter than the context; None without one."""
-    if keys.get("use_sliding_window") is False:
-        return None
-    value = keys.get("sliding_window", "attention_chunk_size")
-    if value is None or value == 0:
-        return None
-    window = keys.count("sliding_window", "attention_chunk_size")
-    longest = keys.get("max_position_embeddings")
-    return None if isinstance(longest, int) and window >= longest else window
+def window_of(keys: Keys) -> tuple[int | None, bool]:
+    """Return the tokens of a window that is shorter than the context, None without one, and whether it is a chunk."""
+    for name in ("sliding_window", "attention_chunk_size"):
+        if keys.get(name) in (None, 0) or (name == "sliding_window" and keys.get("use_sliding_window") is False):
+            continue
+        window, longest = keys.count(name), keys.get("max_position_embeddings")
+        is_shorter = not isinstance(longest, int) or window < longest
+        return (window, name == "attention_chunk_size") if is_shorter else (None, False)
+    return None, False
 
 
 def _attention(keys: Keys, windowed: bool, shared: bool) -> Attention:
     """Return attention with grouped heads, whose sizes may differ between windowed layers and others."""
-    window = window_of(keys) if windowed else None
+    window, chunked = window_of(keys) if windowed else (None, False)
     heads, own = keys.count(*HEADS), f"{'swa' if windowed else 'global'}_"
     heads = keys.count("swa_num_attention_heads", default=heads) if windowed else heads
     head_dim = head_dim_of(keys, heads)
@@ -270,6 +270,7 @@ def _attention(keys: Keys, windowed: bool, shared: bool) -> Attention:
         window,
         bool(keys.get("attn_output_gate", "attention_output_gate") or keys.facts.get("gated")),
         shared,
+        chunked,
     )
 
 

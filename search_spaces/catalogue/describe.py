@@ -35,8 +35,10 @@ def _mixer(group: LayerGroup) -> str:
         return "with latent attention (MLA)"
     if isinstance(mixer, Recurrent):
         return f"with a state ({mixer.kind})"
+    if isinstance(mixer, Attention) and mixer.window:
+        return f"with {'chunks' if mixer.chunked else 'a window'} of {mixer.window:,} tokens"
     if isinstance(mixer, Attention):
-        return f"with a window of {mixer.window:,} tokens" if mixer.window else "with full attention"
+        return "with full attention"
     return ""
 
 

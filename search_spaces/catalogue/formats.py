@@ -36,8 +36,8 @@ _FOUR_BITS = {"awq": 4.15625, "gptq": 4.125, "auto-round": 4.125, "mxfp4": 4.25,
 """Bits of methods whose checkpoints have 4 bits where they do not say how many."""
 _CACHE_ALGORITHMS = {"FP8": 8, "NVFP4": 4, "INT8": 8}
 _MOST_BITS = 16
-_PLACES = ("quantization_config", "compression_config")
-"""Keys of config.json with the formats."""
+_PLACES = ("quantization_config", "compression_config", "quantization")
+"""Keys of config.json with the formats; the last one is MLX's."""
 _KEPT = (
     *("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "exclude", "llm_int8_skip_modules"),
     "modules_in_block_to_not_convert",
@@ -89,7 +89,7 @@ def declared_format(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mappi
     Raises:
         TypeError: for one that is no object.
     """
-    found: Any = next((part[key] for part in (config, text) for key in _PLACES if part.get(key)), {})
+    found: Any = next((part[key] for key in _PLACES for part in (config, text) if part.get(key)), {})
     if not isinstance(found, Mapping):
         raise TypeError("quantization_config is no object")
     return found
@@ -113,7 +113,7 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat:
     content = {**config, **inner} if isinstance(inner, Mapping) else config
     method = content.get("quant_method") or ("modelopt" if content.get("quant_algo") else None)
     if method is None:
-        return StoredFormat("unknown", unread="quantization_config without quant_method")
+        return StoredFormat("unknown", unread="quantization without quant_method")
     return _read(str(method), content, _cache_bits(content))
 
 
@@ -132,7 +132,7 @@ def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> St
             stored = replace(stored, activation_bits=8, weight_type="float")
         return _kept(content, bits, stored)
     stated = next((content[key] for key in _BITS_KEYS if content.get(key) is not None), None)
-    if isinstance(stated, float) and not stated.is_integer():  # the mean of an EXL2 checkpoint
+    if isinstance(stated, float):  # the mean of an EXL2 or EXL3 checkpoint
         return StoredFormat(method, cache_bits=cache_bits, unread=f"bits {stated:g}")
     if stated is not None:
         return _of_bits(method, content, _checked(stated), cache_bits)
@@ -253,8 +253,11 @@ def _of_layers(method: str, content: Mapping[str, Any], cache_bits: int | None) 
 def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     """Return the formats of compressed-tensors: each group of layers has `weights` and maybe `input_activations`."""
     groups = [group for group in content["config_groups"].values() if group.get("weights")]
-    if not groups:
-        return StoredFormat(method, cache_bits=cache_bits, unread="config_groups without weights")
+    structure = (content.get("sparsity_config") or {}).get("sparsity_structure")
+    if structure not in (None, "unstructured", "0:0"):  # the file does not say how much of a weight is stored
+        return StoredFormat(method, cache_bits=cache_bits, unread=f"sparsity_structure {shown(structure)}")
+    if not groups:  # scales of the KV cache alone
+        return StoredFormat(cache_bits=cache_bits)
     weights = [group["weights"] for group in groups]
     inputs = [group.get("input_activations") or {} for group in groups]
     types = {str(each.get("type", "int")) for each in weights}

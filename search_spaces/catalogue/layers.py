@@ -40,7 +40,8 @@ class Attention:
     Attributes:
         heads, kv_heads: of queries, and of keys and values.
         head_dim, value_dim: numbers of a key and of a value in a head; `value_dim` None: as many.
-        window: tokens that a token sees, itself included; None: all before it.
+        window: tokens that a token sees at most, itself included; None: all before it.
+        chunked: whether the window is a chunk that starts anew after so many tokens, in place of one that slides.
         gated: whether the output has a gate, a projection as large as the queries'.
         shared: whether it reads another layer's keys and values and has none of its own.
     """
@@ -52,6 +53,7 @@ class Attention:
     window: int | None = None
     gated: bool = False
     shared: bool = False
+    chunked: bool = False
 
     @property
     def cached(self) -> int:

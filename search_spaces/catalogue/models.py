@@ -159,6 +159,11 @@ class ModelShape:
         return any(isinstance(group.mixer, Attention) and group.mixer.window for group in self.groups)
 
     @property
+    def has_chunks(self) -> bool:
+        """Whether a layer's attention sees the tokens of a chunk."""
+        return any(isinstance(group.mixer, Attention) and group.mixer.chunked for group in self.groups)
+
+    @property
     def linear_weights(self) -> int:
         """Weights of the matrices of all layers (`layers.py` has the equations)."""
         return sum(group.weights(self.hidden) for group in self.groups)

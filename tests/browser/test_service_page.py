@@ -168,6 +168,13 @@ def predict(person: Walk) -> None:
     person.go("what-if")
     page.click("button:text-is('predict')")
     page.locator("th:has-text('1: defaults')").wait_for()
+    page.locator(".chart:not(:has(.main-svg))").first.wait_for(state="detached")
+    charts = page.locator(".chart .main-svg").count()
+    page.fill("[name=server_arguments]", "--max-num-seqs 0")
+    page.click("button:text-is('predict')")
+    page.get_by_role("alert").get_by_text("does not serve this configuration").wait_for()
+    assert page.locator(".chart .main-svg").count() == charts > 0
+    person.problems[:] = [each for each in person.problems if "422" not in each]
     page.select_option("[name=gpu]", "h100")
     page.fill("[name=server_arguments]", "--max-num-seqs 16")
     page.click("button:text-is('predict')")

@@ -154,3 +154,10 @@ def test_a_simulated_capacity_refuses_what_cannot_be_simulated(
 ) -> None:
     monkeypatch.setattr(devices, "devices", lambda: [])
     refused(run_here(tmp_path, "capacity", "--preset", "chat", *argv), tmp_path, part)
+
+
+def test_a_model_that_lacks_memory_gets_the_gpus_over_which_it_fits(tmp_path: Path) -> None:
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    large = ("--workload", "traffic.yaml", "--gpu", "h100", "--model", "meta-llama/Llama-3.3-70B-Instruct")
+    printed = run_here(tmp_path, "capacity", *large)
+    assert "79.10 GiB. It fits on 4 GPUs: --tensor-parallel-size 4; logs are in " in printed.err

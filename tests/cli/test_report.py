@@ -1,5 +1,6 @@
 """`tuner report` and `study.plot`, on simulated studies, and what both refuse."""
 
+import re
 import shutil
 import sqlite3
 from pathlib import Path
@@ -33,6 +34,8 @@ def test_every_study_ends_with_its_report(folder: Path) -> None:
         assert "Simulated, not measured" in text
         assert f"<h3>{chart}</h3>" in text
         assert "<td>numbers are</td>" in text
+        layers = r"<td>layers of the model</td>\s*<td[^>]*>[\d.]+ B weights \(.* layers with full attention"
+        assert re.search(layers, text)
         assert len(text.encode()) < 6_000_000
         assert ("<h3>Latency distributions</h3>" in text) is (name == "traffic")
         assert "not on this machine" not in text

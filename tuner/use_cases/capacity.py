@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from records.trials import Phase, TrialKind, TrialOutcome
-from tuner.engines.base import EngineInfo
+from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
+from search_spaces import version_tuple
+from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import Platform
 from tuner.errors import SettingError
 from tuner.scoring.goals import Slo
 from tuner.settings.study import StudySettings
@@ -20,17 +24,27 @@ from tuner.study.specification.plan import StudyPlan, gpus_of_trial, plan_study
 from tuner.study.specification.resolve_workload import study_price
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, refuse_unsimulated_arguments
+from tuner.use_cases.simulate import split_advice
 
 _RATES_FILE = "capacity.csv"
+_LACKS_MEMORY = {FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL}
 
 
 @dataclass(frozen=True)
 class CapacityResult:
-    """A capacity search that ended; `folder` has its logs and, unless it failed, the table of rates."""
+    """A capacity search that ended.
+
+    Attributes:
+        outcome: what was measured or why it failed.
+        slos: the bounds that a rate has to keep.
+        folder: its logs and, unless it failed, the table of rates.
+        advice: over how many GPUs a model fits whose simulated server lacks memory, as the end of a message.
+    """
 
     outcome: TrialOutcome
     slos: tuple[Slo, ...]
     folder: Path
+    advice: str = ""
 
     @property
     def searches(self) -> list[float | None]:
@@ -85,7 +99,18 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=observer.phase)
     finally:
         engine.close()
-    return CapacityResult(outcome, plan.goals.slos, folder)
+    return CapacityResult(outcome, plan.goals.slos, folder, _advice(plan, engine_settings, outcome))
+
+
+def _advice(plan: StudyPlan, engine: EngineSettings, outcome: TrialOutcome) -> str:
+    """Return the end of a failure's message if the simulated server lacks memory; see `split_advice`."""
+    if engine.card is None or outcome.failure is None or outcome.failure.kind not in _LACKS_MEMORY:
+        return ""
+    assert engine.version is not None
+    assert plan.shape is not None  # `refuse_unsimulated_arguments` has read it
+    version = version_tuple(engine.version)
+    site = Platform(engine.card, parameters_of(engine.card.key), version, SIMULATED_PACKAGES, engine.gpus)
+    return split_advice(site, plan.server.arguments, plan.server.environment, plan.shape)
 
 
 def _new_folder(output: Path) -> Path:

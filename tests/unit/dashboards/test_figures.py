@@ -43,6 +43,15 @@ def test_the_progress_has_each_trial_in_its_group_and_the_best_feasible_score_so
     }
 
 
+def test_the_progress_of_a_few_trials_has_a_tick_for_each() -> None:
+    few = search.progress(TRIALS)
+    many = search.progress([*TRIALS, *(trial(number, 1.0, {}) for number in range(5, 30))])
+    assert few is not None
+    assert many is not None
+    assert (few.layout.xaxis.dtick, few.layout.xaxis.range) == (1, (-0.5, 4.5))
+    assert many.layout.xaxis.dtick is None
+
+
 def test_the_map_of_failures_counts_the_trials_of_each_value() -> None:
     figure = search.failures(TRIALS)
     assert figure is not None

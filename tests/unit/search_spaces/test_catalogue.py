@@ -62,13 +62,27 @@ def read(config: dict[str, Any], **outer: Any) -> ModelShape:
         ({"model_type": "rwkv"}, "a model of this type", "model_type rwkv"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "a.B"}}, "with its own code (auto_map)", "model_type mine"),
         ({"model_type": "deepseek_v4", "compress_ratios": [0, 4]}, "a compressed KV cache", "compress_ratios"),
-        ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts with a hidden size", "3584"),
+        ({"model_type": "kimi_linear", "routed_expert_hidden_size": 3584}, "experts have a hidden size", "3584"),
+        ({"model_type": "hunyuan_v1_dense", "use_cla": True}, "layers share keys and values", "use_cla True"),
         ({"model_type": "qwen3", "layer_types": ["hyena"] * 28}, "a model with layers of another kind", "hyena"),
         ({"model_type": None, "num_experts": 64}, "a model without model_type", "num_experts 64"),
         ({"model_type": None, "full_attention_interval": 4}, "a model without model_type", "full_attention_interval 4"),
         ({"quantization_config": {"quant_method": "vptq"}}, "this quantization", "quant_method vptq"),
         ({"quantization_config": {"quant_method": "aqlm", "nbits_per_codebook": 16}}, "this quantization", "aqlm"),
         ({"quantization_config": {"group_size": 128}}, "this quantization", "without quant_method"),
+        ({"quantization": {"group_size": 64, "bits": 4}}, "this quantization", "without quant_method"),  # MLX
+        ({"quantization_config": {"quant_method": "exl3", "bits": 4.0}}, "this quantization", "bits 4"),
+        (
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int"}}},
+                    "sparsity_config": {"sparsity_structure": "2:4"},
+                }
+            },
+            "this quantization",
+            "sparsity_structure 2:4",
+        ),
     ],
 )
 def test_what_is_not_read_is_named(change: dict[str, Any], kind: str, key: str) -> None:
@@ -252,7 +266,10 @@ def test_the_class_says_whether_the_head_is_tied() -> None:
     assert not ModelShape.from_config_json({**SMALL, "model_type": "cohere"}).tied
 
 
-KNOWN = "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, cpu"
+KNOWN = (
+    "t4, l4, rtx6000ada, rtx4090, rtx5090, rtxpro6000, a10, a10g, a100, a800, l40s, h20, h100, h200, b200, b300, "
+    "gb200, cpu"
+)
 
 
 def test_the_known_devices() -> None:
@@ -278,6 +295,8 @@ def test_the_known_devices() -> None:
         ("NVIDIA A800 80GB PCIe", "a800"),
         ("NVIDIA A10", "a10"),
         ("NVIDIA A10G", "a10g"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB200", "gb200"),
         ("cpu", "cpu"),
     ],
 )
@@ -285,7 +304,7 @@ def test_names(name: str, key: str) -> None:
     assert hardware_named(name).key == key
 
 
-@pytest.mark.parametrize("name", ["B300", "L40", "", "A30", "NVIDIA GeForce RTX 4080"])
+@pytest.mark.parametrize("name", ["MI300X", "L40", "", "A30", "NVIDIA GeForce RTX 4080"])
 def test_an_unknown_name_is_an_error_with_a_list(name: str) -> None:
     with pytest.raises(SpaceError, match=f"known: {KNOWN}"):
         hardware_named(name)
@@ -321,6 +340,7 @@ def test_parameters(name: str) -> None:
 
 QUANTIZED = (
     "AWQ",
+    "GPTQ",
     "FP8",
     "NVFP4",
     "gpt-oss",
@@ -348,7 +368,7 @@ def test_an_unknown_model_has_no_shape() -> None:
 A_GPU = {
     "t4": 0.526,
     "l4": 0.8048,
-    **dict.fromkeys(("rtx6000ada", "rtx4090", "rtx5090", "rtxpro6000", "a10", "a800", "h20")),
+    **dict.fromkeys(("rtx6000ada", "rtx4090", "rtx5090", "rtxpro6000", "a10", "a800", "h20", "b200", "b300", "gb200")),
     "a10g": 1.006,
     "a100": 27.44705 / 8,
     "l40s": 1.861,
@@ -413,7 +433,8 @@ FP8 = compressed(group_0=group(8, "float", 8))
         (FP8, StoredFormat("compressed-tensors", 8, 8, "float")),
         (compressed(a=group(8, "int", 8), b=group(4, "int", None)), StoredFormat("compressed-tensors", 4, 16, "int")),
         (compressed(a=group(8, "float", 8), b=group(4, "int", 8)), StoredFormat("compressed-tensors", 4, 8, None)),
-        (compressed(), StoredFormat("compressed-tensors", unread="config_groups without weights")),
+        (compressed(), StoredFormat()),
+        ({**compressed(), "kv_cache_scheme": {"num_bits": 8}}, StoredFormat(cache_bits=8)),
         ({"quant_method": "awq", "bits": 4}, StoredFormat("awq", 4, None, "int")),
         ({"quant_method": "gptq", "bits": 8}, StoredFormat("gptq", 8, None, "int")),
         ({"quant_method": "auto-round", "bits": 3}, StoredFormat("auto-round", 3, None, "int")),
@@ -459,7 +480,7 @@ def test_formats(config: dict[str, Any], expected: StoredFormat) -> None:
     assert stored_format(config) == expected
 
 
-@pytest.mark.parametrize("bits", [0, 17, "4", True, 4.0])
+@pytest.mark.parametrize("bits", [0, 17, "4", True])
 def test_impossible_bits_are_refused(bits: object) -> None:
     with pytest.raises(ValueError, match="a weight of"):
         stored_format({"quant_method": "awq", "bits": bits})

@@ -29,6 +29,11 @@ from search_spaces.catalogue.describe import described
             "32 experts, 4 chosen, in 24 layers; KV cache 24 KiB a token in 16 bits",
         ),
         (
+            "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+            "107.8 B weights (200.7 GiB); 36 layers with chunks of 8,192 tokens, 12 layers with full attention; "
+            "16 experts and a shared one, 1 chosen, in 48 layers; KV cache 48 KiB a token in 16 bits",
+        ),
+        (
             "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
             # 27 × (128 × 80 × 128 numbers of the state in 4 bytes, and 3 × (10,240 + 2 × 8 × 128) in 2)
             "8.9 B weights (16.6 GiB); 27 layers with a state (mamba2), 4 layers with full attention; "

@@ -215,7 +215,7 @@ def test_experts_over_engines() -> None:
 
 def test_load_balancing_is_offered_on_request_only() -> None:
     resolved = space(EXPERTS, gpus=2)
-    assert "3,000 steps" in reason(resolved, "eplb", value=True)
+    assert "750 steps" in reason(resolved, "eplb", value=True)
     assert "no offered value makes that true" in reason(resolved, "eplb_redundant_experts")
     assert "DeepSeek" in reason(resolved, "expert_placement", "round_robin")
     assert reason(space(EXPERTS, gpus=2, packages=frozenset()), "all2all_backend") == (

@@ -44,8 +44,8 @@ PUBLISHED = {
     "meta-llama/Llama-3.3-70B-Instruct": ("dense", 70.554, 327_680),
     "meta-llama/Meta-Llama-3.1-405B": ("dense", 405.853, 516_096),
     # 12 of 48 layers see everything: 2 × 12 × 8 heads × 128 numbers × 2 bytes
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": ("windows and experts", 107.77, 49_152),
-    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": ("windows and experts", 401.17, 49_152),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": ("chunks and experts", 107.77, 49_152),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": ("chunks and experts", 401.17, 49_152),
     "mistralai/Mistral-7B-Instruct-v0.3": ("dense", 7.248, 131_072),
     "mistralai/Devstral-Small-2-24B-Instruct-2512": ("dense", 24.011, 163_840),
     "mistralai/Mixtral-8x7B-v0.1": ("experts", 46.703, 131_072),
@@ -93,7 +93,8 @@ def kind_of(shape: ModelShape) -> str:
     found = {
         "hybrid": any(isinstance(mixer, Recurrent) for mixer in mixers),
         "latent": any(isinstance(mixer, LatentAttention) for mixer in mixers),
-        "windows": any(isinstance(mixer, Attention) and mixer.window for mixer in mixers),
+        "windows": any(isinstance(mixer, Attention) and mixer.window and not mixer.chunked for mixer in mixers),
+        "chunks": shape.has_chunks,
     }
     names = [name for name, is_so in found.items() if is_so]
     if not any(isinstance(group.mlp, Experts) for group in shape.groups):

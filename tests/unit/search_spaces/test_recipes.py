@@ -86,6 +86,13 @@ def test_shared_documents_get_a_cache_in_the_hosts_memory() -> None:
     assert "offload-128" not in tried("vllm-extra", context("Qwen/Qwen2.5-7B-Instruct", "h100", **FIFTY))
 
 
+def test_hybrids_cache_prefixes_by_default_from_0_27() -> None:
+    name = "Qwen/Qwen3.5-9B"
+    tries = {each: tried("vllm", context(name, "h200", each, **DOCUMENTS)) for each in ("0.26.0", "0.27.0")}
+    assert "hybrid-prefix-caching" in tries["0.26.0"]
+    assert "hybrid-prefix-caching" not in tries["0.27.0"]
+
+
 def test_what_a_study_excludes_is_no_recipe() -> None:
     facts = context("Qwen/Qwen2.5-7B-Instruct", "h200", **FIFTY)
     kept = load_space("vllm").resolve(facts, keep_answers=True)

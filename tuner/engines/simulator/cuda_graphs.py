@@ -20,6 +20,8 @@ _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _UNMODELLED = ("pass_config", "custom_ops")
 _SINGLE_TOKENS = ("FLASHINFER", "CUTLASS_MLA", "TRITON_MLA")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
+CHUNKED_ATTENTION = "CHUNKED_LOCAL_ATTENTION"
+"""Attention in chunks, which no graph holds (`chunked_local_attention.py`)."""
 
 
 class LaunchMode(StrEnum):
@@ -96,7 +98,7 @@ def find_cuda_graphs(
     Args:
         flags: the command line, from `parse_flags`.
         version: vLLM's version.
-        kernels: the attention kernels, from `attention_kernels`, or a backend of latent attention.
+        kernels: the attention kernels, from `attention_kernels`, a backend of latent attention, or `CHUNKED_ATTENTION`.
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
         draft_tokens: draft tokens of a sequence at most; 0 without speculation.
@@ -115,6 +117,8 @@ def find_cuda_graphs(
     eager = bool(flags["enforce_eager"])
     compiled = level > 0 and compilation.get("mode") not in (0, "NONE") and not flags["enforce_eager"]
     mode = _mode_in_force(given_mode, level, compiled, eager, version)
+    if kernels == CHUNKED_ATTENTION and mode != "NONE":
+        mode = _mode_without_attention(mode, compiled)
     if mode == "FULL" and (kernels in ("FLASHINFER", "FLASH_ATTN_2") or "MLA" in kernels):
         mode = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
     # these backends' graphs hold decodes of one token only, and with speculation a decode has several
@@ -127,6 +131,17 @@ def find_cuda_graphs(
         piecewise=mode in _PIECEWISE_MODES,
         sizes=sizes,
     )
+
+
+def _mode_without_attention(mode: str, compiled: bool) -> str:
+    """Return the mode that vLLM uses where no graph may hold attention."""
+    if mode == "FULL":
+        raise ValueError(
+            "CUDAGraphMode.FULL is not supported with ChunkedLocalAttention backend (support: "
+            "AttentionCGSupport.NEVER); please try cudagraph_mode=PIECEWISE, and make sure compilation mode is "
+            "VLLM_COMPILE"
+        )
+    return "PIECEWISE" if compiled else "NONE"
 
 
 def _optimization_level(level: int | None) -> int:

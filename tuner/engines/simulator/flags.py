@@ -76,7 +76,9 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
     """
     flags, rest = _parser().parse_known_args(_joined_keys(_without_neutral(one_spelling(arguments))))
     if rest:
-        raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {_hint(rest[0])}")
+        reason = _document()["reasons"].get(rest[0].partition(".")[0].removeprefix("--"))
+        because = "" if reason is None else f", because {reason}"
+        raise UnknownFlagError(f"{' '.join(rest)}: not simulated{because}; {_hint(rest[0])}")
     values = vars(flags)
     for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS, _OPTIONAL_FLOAT_FLAG):  # each has a rule of its own in vLLM
         value = values[name.replace("-", "_")]

@@ -18,11 +18,12 @@ Of a sequence of n tokens, a table takes
 
     full and latent attention    ceil(n / block)
     a window of w tokens         ceil(min(w - 1 + tokens in flight, n) / block) + 1 at most
+    chunks of w tokens           ceil(min(w + tokens in flight, n) / block) at most
     recurrent                    1, one for each draft token, and with prefix caching another one in the steps in which
                                  the state at the end of a block is kept for other sequences
 
 Before vLLM 0.26, tokens in flight are the token budget of a step, and from then on that of each step that is planned
-at once. Of the windows that vLLM calls chunked local attention (Llama 4), this is one block too many.
+at once. Chunks are vLLM's chunked local attention (Llama 4).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class BlockTables:
     Attributes:
         count: tables.
         block_size: tokens of a block; recurrent layers have those of the others.
-        window: tokens that a token sees, itself included; None: all before it.
+        window: tokens that a token sees at most, itself included; None: all before it.
+        chunked: whether the window is a chunk.
         states: blocks that a sequence holds whatever its length; None if they grow with it.
         spare: blocks that vLLM reserves beside these, for the steps in which a state is kept for others.
         grows: whether vLLM reserves a block for every `block_size` tokens, although the states need fewer.
@@ -75,6 +77,7 @@ class BlockTables:
     states: int | None = None
     spare: int = 0
     grows: bool = False
+    chunked: bool = False
 
     def most_blocks(self, tokens: int, in_flight: int) -> int:
         """Return the blocks that a sequence of so many tokens takes in each table at most."""
@@ -82,6 +85,8 @@ class BlockTables:
             return (-(-tokens // self.block_size) - 1 if self.grows else self.spare) + self.states
         if self.window is None:
             return -(-tokens // self.block_size)
+        if self.chunked:
+            return -(-min(self.window + in_flight, tokens) // self.block_size)
         return -(-min(self.window - 1 + in_flight, tokens) // self.block_size) + 1
 
 
@@ -109,16 +114,28 @@ class KvCache:
 
     @property
     def rule(self) -> PageRule:
-        """The pages that a sequence takes; windows of several sizes count as the largest."""
+        """The pages that a sequence takes.
+
+        Of windows of several sizes, the largest grows and slides, and the smaller ones take all their pages at once. A
+        chunk is a window of as many tokens, which holds more than the chunk does in contexts of several chunks.
+        """
         size = self.block_size
         growing = [table for table in self.tables if table.states is None]
         states = [table for table in self.tables if table.states is not None]
+        pages: dict[int | None, int] = {}
+        reach: dict[int | None, int] = {}
+        for table in growing:
+            pages[table.window] = pages.get(table.window, 0) + table.count * size // table.block_size
+            reach[table.window] = -(-((table.window or 1) - 1) // size)
+        largest = max((window for window in pages if window is not None), default=0)
+        smaller = [window for window in pages if window is not None and window < largest]
         return PageRule(
             size,
-            full=sum(table.count * size // table.block_size for table in growing if table.window is None),
-            windowed=sum(table.count * size // table.block_size for table in growing if table.window),
-            window=max((-(-(table.window - 1) // size) for table in growing if table.window), default=0),
-            states=sum(table.count * (table.states or 0) for table in states),
+            full=pages.get(None, 0),
+            windowed=pages.get(largest, 0),
+            window=reach.get(largest, 0),
+            states=sum(table.count * (table.states or 0) for table in states)
+            + sum(pages[window] * (reach[window] + 1) for window in smaller),
             reuses_states=any(table.spare for table in states),
         )
 
@@ -166,6 +183,7 @@ class _Kind(NamedTuple):
     is_state: bool = False
     is_latent: bool = False
     is_mamba: bool = False
+    is_chunked: bool = False
 
 
 class CacheFormat(NamedTuple):
@@ -235,7 +253,8 @@ def _kinds_of(mixer: Attention | LatentAttention | Recurrent | None, form: Cache
         return []
     size = mixer.cached * form.element_bytes
     if isinstance(mixer, Attention):
-        return [_Kind(size + (mixer.kv_heads * _HEAD_SCALE_BYTES if form.head_scales else 0), mixer.window)]
+        size += mixer.kv_heads * _HEAD_SCALE_BYTES if form.head_scales else 0
+        return [_Kind(size, mixer.window, is_chunked=mixer.chunked)]
     is_sparse_fp8 = mixer.top is not None and form.element_bytes == 1
     latent = _Kind(_SPARSE_FP8_BYTES if is_sparse_fp8 else size, is_latent=not mixer.per_head)
     return [latent, _Kind(mixer.index_bytes)] if mixer.indexed else [latent]
@@ -248,7 +267,7 @@ def _without_windows(layers: dict[_Kind, int]) -> dict[_Kind, int]:
     else:
         changed = {}
         for kind, count in layers.items():
-            full = kind._replace(window=None)
+            full = kind._replace(window=None, is_chunked=False)
             changed[full] = changed.get(full, 0) + count
     if len({(kind.window, kind.is_state) for kind in changed}) > 1:
         raise ConfigRefused(
@@ -300,7 +319,7 @@ def _layers_of_a_table(counts: list[int], version: tuple[int, ...]) -> int:
 
 def _tables(kind: _Kind, count: int, block_size: int, form: CacheFormat) -> BlockTables:
     if not kind.is_state:
-        return BlockTables(count, block_size, kind.window)
+        return BlockTables(count, block_size, kind.window, chunked=kind.is_chunked)
     if form.keeps_every_state and kind.is_mamba:
         return BlockTables(count, block_size, states=1 + form.drafts, grows=True)
     return BlockTables(count, block_size, states=1 + form.drafts, spare=int(form.prefix_caching))

@@ -81,6 +81,9 @@ class Scheduler:
         self._has_decode_blocks = self._has_preempted = False
         self._admitted = 0
         self._watermark = int(config.watermark * blocks)
+        threshold = config.long_prefill_threshold
+        self._longest_chunk = min(config.scheduled_tokens, threshold or config.scheduled_tokens)
+        self._drops_block = config.speculation is not None and config.speculation.follows_states
         self._max_running = min(config.max_num_seqs, config.max_active or config.max_num_seqs)
 
     def accepts(self, sequence: Sequence) -> bool:
@@ -217,7 +220,25 @@ class Scheduler:
         threshold = self.config.long_prefill_threshold
         if 0 < threshold < chunk:
             chunk = threshold
-        return min(chunk, budget)
+        return self._aligned(sequence, sequence.computed, min(chunk, budget))
+
+    def _aligned(self, sequence: Sequence, start: int, chunk: int, shared: int = 0) -> int:
+        """Return the tokens of a chunk of a prompt from `start` on, which ends where the state of layers is kept.
+
+        Without such layers, these are all. With them, a chunk ends with a block, and the last whole block of a prompt,
+        and the place until which its first `shared` tokens are cached, end a chunk, too
+        (`_mamba_block_aligned_split`). The result is 0 if the rest of the budget has no whole block.
+        """
+        if not self._rule.reuses_states:
+            return chunk
+        size, tokens, end = self._block_size, sequence.tokens, start + chunk
+        is_newer = self.config.version >= (0, 32)
+        last = (tokens - is_newer) // size * size - size * self._drops_block
+        if end < (tokens if is_newer else last):
+            whole = end // size * size
+            end = whole if whole > start or size <= self._longest_chunk else end
+        next_block = -(-start // size) * size
+        return min((stop for stop in (next_block, shared, last) if start < stop < end), default=end) - start
 
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
@@ -266,9 +287,12 @@ class Scheduler:
         chunk = threshold if 0 < threshold < missing else missing
         if chunk > budget and not self.config.chunked_prefill:
             return 0
-        chunk = min(chunk, budget)
+        chunk = self._aligned(sequence, cached * size, min(chunk, budget), computed * size)
         required = sequence.tokens if self.config.reserve_full else cached * size + chunk
-        if not is_loaded and self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark:
+        is_short = (
+            not is_loaded and self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark
+        )
+        if is_short or not chunk:
             return 0
         self._orders += 1
         sequence.order = self._orders

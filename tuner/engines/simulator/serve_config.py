@@ -15,7 +15,7 @@ from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from search_spaces.catalogue.layers import LatentAttention
-from tuner.engines.simulator.cuda_graphs import CudaGraphs, find_cuda_graphs
+from tuner.engines.simulator.cuda_graphs import CHUNKED_ATTENTION, CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
@@ -327,7 +327,7 @@ def _resolve(
         fits_length=flags["max_model_len"] == AUTO_LENGTH,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        **_blocks(flags, model, version, block_multiple(backend)),
+        **_blocks(flags, model, version, block_multiple(backend), speculation),
         gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
@@ -339,7 +339,7 @@ def _resolve(
         stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, _graph_kernels(backend, card), seqs, tokens, _drafts(speculation)),
+        graphs=_graphs(flags, model, card, version, backend, (seqs, tokens), _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
@@ -363,9 +363,18 @@ def _has_random_weights(flags: Mapping[str, Any]) -> bool:
     return bool(flags["load_format"] == "dummy")
 
 
-def _graph_kernels(backend: str, card: HardwareProfile) -> str:
-    """Return the kernels that decide which steps a CUDA graph may hold."""
-    return backend if "MLA" in backend else attention_kernels(backend, card)
+def _graphs(
+    flags: Mapping[str, Any],
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    backend: str,
+    limits: tuple[int, int],
+    drafts: int,
+) -> CudaGraphs:
+    """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
+    kernels = backend if "MLA" in backend else attention_kernels(backend, card)
+    return find_cuda_graphs(flags, version, CHUNKED_ATTENTION if model.has_chunks else kernels, *limits, drafts)
 
 
 def _backend(
@@ -383,14 +392,22 @@ def _backend(
     return find_backend(given, card, version, kv_dtype, packages)
 
 
-def _blocks(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...], multiple: int) -> dict[str, Any]:
+def _blocks(
+    flags: Mapping[str, Any],
+    model: ModelShape,
+    version: tuple[int, ...],
+    multiple: int,
+    speculation: Speculation | None,
+) -> dict[str, Any]:
     """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
+    # vLLM keeps every token of attention in chunks beside such drafts (`config/vllm.py`)
+    keeps_chunks = speculation is None or not speculation.follows_states
     prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
     return {
         "kv_cache_bytes": flags["kv_cache_memory_bytes"],
         "host_cache_gib": _host_cache(flags, model, version),
         "block_size": -(-find_block_size(flags["block_size"], version) // multiple) * multiple,
-        "keeps_windows": not flags["disable_hybrid_kv_cache_manager"],
+        "keeps_windows": not flags["disable_hybrid_kv_cache_manager"] and (keeps_chunks or not model.has_chunks),
         "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
         "prefix_caching": prefix_caching,
     }

@@ -76,6 +76,11 @@ class Speculation:
     rates: tuple[float, ...] | None = None
 
     @property
+    def follows_states(self) -> bool:
+        """Whether drafts are computed from the model's own hidden states (vLLM's `use_eagle`)."""
+        return self.method in ("eagle", "eagle3", "mtp")
+
+    @property
     def is_looked_up(self) -> bool:
         """Whether the host looks drafts up in earlier text."""
         return self.method in _LOOKED_UP

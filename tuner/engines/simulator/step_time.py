@@ -17,7 +17,8 @@ On the card, kernels run one after another:
   with the mean m(r) of the largest of r normal numbers (Blom 1958), if choices are independent and experts have no
   order. Random weights (`--load-format dummy`) have s = 0, as H200 rows show.
 - Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
-  a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Latent attention (MLA)
+  a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Of chunks of w tokens,
+  longer contexts leave w / 2 on average. Latent attention (MLA)
   reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
   Its prompts have keys and values of each head, and FlashAttention's kernels, whatever the backend.
   In a step with prompts or drafts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer
@@ -86,6 +87,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
@@ -220,15 +222,34 @@ _UNPACK_TRAFFIC = 2.25
 """Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
 
 
+class Reach(NamedTuple):
+    """The tokens before it that a token sees: all, those of a window, or those of its chunk, half of one on average."""
+
+    window: int | None = None
+    chunked: bool = False
+
+    def read(self, context: float, decoding: float) -> float:
+        """Return the tokens that `decoding` sequences read of a context of so many tokens in all."""
+        if self.window is None or context <= decoding * self.window:
+            return context
+        return decoding * self.window / (2 if self.chunked else 1)
+
+    def compared(self, pairs: float, tokens: float) -> float:
+        """Return the pairs that so many tokens of prompts compare, of those with all tokens before them."""
+        if self.window is None:
+            return pairs
+        return min(pairs, tokens * self.window / (2 if self.chunked else 1))
+
+
 class AttentionTime:
     """The seconds of the attention of one GPU's layers, for what a step's decodes read and its prefills compare.
 
     Attributes:
-        reading: by window in tokens (None: all), seconds for a token of KV cache that decodes read in these layers.
+        reading: by reach, seconds for a token of KV cache that decodes read in these layers.
         mixed: the same in a step with prompts, where FlashAttention 2 does not put the heads of a group into one tile.
-        alone: by window, seconds for a token of KV cache that a drafted sequence reads, if each of its heads has one
+        alone: by reach, seconds for a token of KV cache that a drafted sequence reads, if each of its heads has one
             multiprocessor: FlashAttention 2 divides a long context among several for single tokens only.
-        comparing: by window, seconds for a pair of tokens of prefills.
+        comparing: by reach, seconds for a pair of tokens of prefills.
         state: seconds for a sequence whose state is read and written.
         scan: seconds for a token of prefills in recurrent layers.
     """
@@ -247,12 +268,12 @@ class AttentionTime:
         slower = parameters.head_scale_factor if config.kv_head_scales else 1.0
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
-        self.reading: dict[int | None, float] = {}
-        self.mixed: dict[int | None, float] = {}
-        self.comparing: dict[int | None, float] = {}
+        self.reading: dict[Reach, float] = {}
+        self.mixed: dict[Reach, float] = {}
+        self.comparing: dict[Reach, float] = {}
         self._latent: list[tuple[int | None, float, float]] = []
         self.state = self.scan = 0.0
-        self.alone: dict[int | None, float] = {}
+        self.alone: dict[Reach, float] = {}
         tile = parameters.flash_attn_2_tile_tokens if kernels == "FLASH_ATTN_2" else 0.0
         for group in config.shard.groups:
             mixer = group.mixer
@@ -263,30 +284,28 @@ class AttentionTime:
                 read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
                 compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share * factor)
                 self._latent.append((mixer.top, group.count * read, group.count * compared))
-                self._add(None, 0.0, group.count * mixer.prefill_pair_flops / flash)
+                self._add(Reach(), 0.0, group.count * mixer.prefill_pair_flops / flash)
             elif isinstance(mixer, Attention):
                 read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
                 read *= scaling / (bandwidth * share * narrow)
                 compared = group.count * mixer.pair_flops / comparing * slower
-                self._add(mixer.window, group.count * read, compared, tile)
+                reach = Reach(mixer.window, mixer.chunked)
+                self._add(reach, group.count * read, compared, tile)
                 alone = tile * compared * (card.multiprocessors or 0) / mixer.heads
-                self.alone[mixer.window] = self.alone.get(mixer.window, 0.0) + alone
+                self.alone[reach] = self.alone.get(reach, 0.0) + alone
 
-    def _add(self, window: int | None, reading: float, comparing: float, tile: float = 0.0) -> None:
-        self.mixed[window] = self.mixed.get(window, 0.0) + max(reading, tile * comparing)
-        self.reading[window] = self.reading.get(window, 0.0) + reading
-        self.comparing[window] = self.comparing.get(window, 0.0) + comparing
+    def _add(self, reach: Reach, reading: float, comparing: float, tile: float = 0.0) -> None:
+        self.mixed[reach] = self.mixed.get(reach, 0.0) + max(reading, tile * comparing)
+        self.reading[reach] = self.reading.get(reach, 0.0) + reading
+        self.comparing[reach] = self.comparing.get(reach, 0.0) + comparing
 
     def seconds(self, step: Step) -> float:
         """Return the seconds of a step."""
         total, decoding = 0.0, step.drafting or step.decode
-        for window, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
-            context: float = step.context
-            pairs = step.pairs
-            if window is not None:
-                context, pairs = min(context, decoding * window), min(pairs, step.prefill * window)
-            longest = self.alone.get(window, 0.0) * context / decoding if step.drafting and step.decodes_only else 0.0
-            total += max(reading * context, longest) + self.comparing[window] * pairs
+        for reach, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
+            context = reach.read(step.context, decoding)
+            longest = self.alone.get(reach, 0.0) * context / decoding if step.drafting and step.decodes_only else 0.0
+            total += max(reading * context, longest) + self.comparing[reach] * reach.compared(step.pairs, step.prefill)
         checked = step.decode / decoding if decoding else 1.0
         for top, read, compared in self._latent:
             context = step.context if top is None else min(step.context, decoding * top)

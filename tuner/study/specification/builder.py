@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ENGINE, Context, HardwareProfile, JoinedSpace, ResolvedSpace, SpaceError, join
+from search_spaces.catalogue.describe import described
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import check_known_flags, check_values
@@ -84,6 +85,8 @@ def _facts(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, space
     }
     if (gpus := gpus_of_trial(settings)) > 1:
         facts |= {"gpus": gpus, "nodes": settings.nodes_per_trial}
+    if plan.shape is not None:
+        facts["model_layers"] = described(plan.shape)
     if plan.server.folder is not None:
         facts["folder"] = plan.server.folder
     if plan.others:

@@ -242,6 +242,7 @@ def provenance_grid(study: ReportedStudy) -> Grid:
     words: Sequence[tuple[str, object]] = [
         ("numbers are", record.provenance.value),
         ("model", premise["model"]["name"]),
+        ("layers of the model", facts.get("model_layers")),
         ("engine", study.engine),
         ("card", study.device),
         ("driver", ", ".join(facts.get("drivers", ())) or None),

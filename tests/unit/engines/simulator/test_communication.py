@@ -93,4 +93,5 @@ def test_every_known_gpu_has_its_link() -> None:
         **dict.fromkeys(("rtx5090", "rtxpro6000"), ("pcie", 128)),
         **{"a100": ("nvlink", 600), "a800": ("nvlink", 400)},
         **dict.fromkeys(("h20", "h100", "h200"), ("nvlink", 900)),
+        **dict.fromkeys(("b200", "b300", "gb200"), ("nvlink", 1800)),
     }

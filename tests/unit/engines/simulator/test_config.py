@@ -97,6 +97,17 @@ def test_a_captured_step_is_padded_to_the_next_size() -> None:
     assert (exact.graphs.padded(41), exact.graphs.largest) == (50, 50)
 
 
+def test_no_graph_holds_attention_in_chunks() -> None:
+    scout = "meta-llama/Llama-4-Scout-17B-16E-Instruct"
+    made = {words: config(*words, card="h200", model=scout) for words in ((), ("--enforce-eager",))}
+    assert [launches(each, 50, 200) for each in made.values()] == [
+        (LaunchMode.PIECEWISE, LaunchMode.PIECEWISE),
+        (LaunchMode.EAGER, LaunchMode.EAGER),
+    ]
+    with pytest.raises(ConfigRefused, match=r"CUDAGraphMode\.FULL is not supported with ChunkedLocalAttention"):
+        config("-cc.cudagraph_mode=FULL", card="h200", model=scout)
+
+
 def test_flashinfer_has_no_full_graph_for_drafts() -> None:
     drafting = config("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}')
     assert drafting.graphs.launch(50, decodes_only=True) is LaunchMode.PIECEWISE

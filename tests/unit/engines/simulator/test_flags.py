@@ -126,7 +126,9 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--enable-eplb", "--enable-eplb: not simulated; measure that with the engine vllm"),
+        ("--enable-dbo", "--enable-dbo: not simulated; measure that with the engine vllm"),
+        ("--enable-eplb", "--enable-eplb: not simulated, because no run with it is recorded: vLLM first moves experts"),
+        ("--eplb-config.step_interval 300", "because no run with it is recorded"),
         ("--no-enable-scale-out", "--no-enable-scale-out: not simulated; measure that"),
         ("--runner pooling", "--runner pooling: not simulated; measure that"),
         ("--runner", "--runner: not simulated; measure that"),

@@ -14,6 +14,7 @@ import pytest
 from search_spaces import known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Recurrent
 from tests.unit.engines.simulator.helpers import config_of, shape
+from tuner.engines.simulator.block_pool import PageRule
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
     KvCache,
@@ -54,6 +55,10 @@ SHAPES = {
     "nemotron-h-8b of 2": shape((4, Attention(16, 4, 128)), (24, mamba2(2))),
     "larger pages": shape((10, Attention(32, 4, 512)), (50, Attention(32, 16, 256, window=1024))),
     "padded pages": shape((10, Attention(24, 3, 128)), (50, Attention(32, 4, 128, window=1024))),
+    "llama-4": shape((12, Attention(40, 8, 128)), (36, Attention(40, 8, 128, window=8192, chunked=True))),
+    "windows of two sizes": shape(
+        (12, Attention(40, 8, 128)), (12, Attention(40, 8, 128, window=128)), (12, Attention(40, 8, 128, window=8192))
+    ),
     "windows only": shape((32, Attention(32, 8, 128, window=4096))),
     "full of two sizes": shape((20, Attention(32, 8, 128)), (12, Attention(32, 2, 128))),
     "kimi-linear": shape((7, LATENT), (20, Recurrent("kda", 1, 32 * 128 * 128, 3 * 12288, 4))),
@@ -94,6 +99,8 @@ def cache(
         ("larger pages", V25, 40, 131072, 16384, 307618, 18300272640),
         ("padded pages", V25, 40, 131072, 131072, 1550949, 3629711360),
         ("windows only", V25, 20, 32768, 10240, 436338, 1612709888),
+        ("llama-4", V32, 40, 131072, 54613, 559237, 10066329600),
+        ("windows of two sizes", V32, 40, 131072, 54613, 665139, 8463581184),
         ("full of two sizes", V25, 20, 32768, 14246, 227936, 3087007744),
         ("kimi-linear", V25, 20, 131072, 1387, 2524956, 1114767360),
     ],
@@ -133,6 +140,19 @@ def test_the_token_budget_of_a_step_counts_for_windows() -> None:
     # 8192 blocks for all tokens; 6 tables of ceil((1023 + 2048) / 16) + 1 = 193
     assert made.most_blocks(131072) == 8192 + 6 * 193
     assert made.tokens(65536, 131072) == 918709
+
+
+def test_the_largest_window_slides_and_smaller_ones_take_their_pages_at_once() -> None:
+    # windows of 8192 tokens reach ceil(8191 / 16) = 512 blocks back; those of 128 have 8 of them and the newest one
+    assert cache("windows of two sizes").rule == PageRule(16, full=1, windowed=1, window=512, states=9)
+    assert cache("llama-4").rule == PageRule(16, full=1, windowed=3, window=512)
+
+
+def test_every_layer_holds_every_token_of_chunks_with_a_head_that_drafts() -> None:
+    drafts = ("--speculative-config", '{"method": "eagle3", "model": "no-such-head", "num_speculative_tokens": 3}')
+    assert config_of(SHAPES["llama-4"]).keeps_windows
+    assert not config_of(SHAPES["llama-4"], *drafts).keeps_windows
+    assert config_of(SHAPES["gemma3-27b"], *drafts).keeps_windows
 
 
 def test_blocks_of_a_hybrid_model_are_as_large_as_a_state() -> None:

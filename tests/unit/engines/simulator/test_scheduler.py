@@ -242,14 +242,38 @@ def test_states_take_pages_before_a_sequence_is_admitted() -> None:
 
 def test_a_shared_prefix_of_a_hybrid_model_is_reused_from_the_third_time_on() -> None:
     made = Scheduler(config_of(HYBRID, "--max-model-len", "512", version=(0, 32, 0)), 1000)
-    document, computed = Chain(), []
+    document = Chain()
+    computed: list[list[int]] = []
     for index in range(3):
         made.add(Sequence(Prompt(index, 300, 2, ((document, 128),)), 64, 0.0))
-        computed.append(made.plan(0.0).prefill)
-        made.finish()
-    # the second request computes the document again and keeps the state at its end
-    assert computed == [300, 300, 172]
+        chunks = []
+        while not made.idle:
+            chunks.append(made.plan(0.0).prefill)
+            made.finish()
+        computed.append([chunk for chunk in chunks if chunk])
+    # A prompt is divided where a state is kept: after its last whole block of 64 tokens, 256, and where the second
+    # request leaves what is cached. That request computes the document again and keeps the state at its end.
+    assert computed == [[256, 44], [128, 128, 44], [128, 44]]
     assert (made.counts.queried_tokens, made.counts.hit_tokens) == (900, 128)
+
+
+def test_chunks_of_a_hybrid_models_prompt_end_with_a_block() -> None:
+    for words, version, expected in (
+        # the rest of the budget of 200 tokens: three blocks of 64, until the last whole block of 300, or of 320
+        ((), (0, 32, 0), [192, 64, 44]),
+        (("--no-enable-prefix-caching",), (0, 32, 0), [200, 100]),
+        (("--enable-prefix-caching", "--mamba-cache-mode", "align"), (0, 25, 1), [192, 64, 44]),
+    ):
+        made = Scheduler(
+            config_of(HYBRID, "--max-model-len", "512", "--max-num-batched-tokens", "200", *words, version=version),
+            1000,
+        )
+        add(made, (300, 1))
+        chunks = []
+        while not made.idle:
+            chunks.append(made.plan(0.0).prefill)
+            made.finish()
+        assert chunks == expected
 
 
 def held_pages(by: Scheduler, document: Chain) -> int:

@@ -14,7 +14,7 @@ from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import resolve_serve_config
-from tuner.engines.simulator.step_time import StepTime
+from tuner.engines.simulator.step_time import Reach, StepTime
 
 
 @settings(max_examples=100, deadline=None)
@@ -180,3 +180,13 @@ def test_an_fp8_cache_saves_less_than_half_of_the_time_of_flash_attention_3() ->
     step = Step(100, 0, 100, 100, 50_000, 0.0)
     both = [attention_s("h100", step, "--kv-cache-dtype", each) for each in ("auto", "fp8")]
     assert both[1] / both[0] == pytest.approx(0.5 / 0.64)
+
+
+def test_a_token_sees_half_a_chunk_on_average_and_a_whole_window() -> None:
+    everything, window, chunk = Reach(), Reach(8192), Reach(8192, chunked=True)
+    # 4 decodes with 20,000 tokens of context each; a prompt of 16,384 tokens has 16,384² / 2 pairs in all
+    assert [reach.read(80_000, 4) for reach in (everything, window, chunk)] == [80_000, 4 * 8192, 4 * 4096]
+    pairs = 16_384**2 / 2
+    assert [reach.compared(pairs, 16_384) for reach in (everything, window, chunk)] == [pairs, pairs, pairs / 2]
+    # a context within one chunk, or one window, is seen as a whole
+    assert [reach.read(8_000, 1) for reach in (window, chunk)] == [8_000, 8_000]

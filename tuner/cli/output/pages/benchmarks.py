@@ -56,7 +56,7 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
         result = search_capacity(settings, CapacityProgress(), stop)
     outcome = result.outcome
     if outcome.failure is not None:
-        _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}; logs are in {result.folder}")
+        _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}{result.advice}; logs are in {result.folder}")
         return EXIT_OURS
     if as_json:
         print(json.dumps(_document(result)))

@@ -9,6 +9,8 @@ const GREEN = "#2e9e6b";
 const GREY = "#8a8a8a";
 const GRID = "rgba(128,128,128,0.25)";
 const MOST = 160;
+/** Up to this many trials, Plotly would put ticks between their numbers. */
+const FEW = 10;
 
 /** Plotly reads some tags in texts; as entities they are texts again. */
 export function plain(text) {
@@ -18,6 +20,12 @@ export function plain(text) {
 function hover(trial) {
   const text = trial.failure ? `${trial.failure.kind}: ${trial.failure.message}` : configuration(trial.config);
   return plain(text.length > MOST ? `${text.slice(0, MOST)}…` : text);
+}
+
+/** Return the ticks of an axis of a few numbers of trials: one for each number. */
+function wholeTicks(numbers) {
+  const [first, last] = [Math.min(...numbers), Math.max(...numbers)];
+  return last - first < FEW ? { dtick: 1, range: [first - 0.5, last + 0.5] } : {};
 }
 
 /** Return the figure of trials that ended, by their number or by the time of their end; null without a score. */
@@ -48,7 +56,8 @@ export function progressFigure(trials, by) {
   return { data, layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 380, font: { family: "system-ui, sans-serif", size: 12 },
     margin: { l: 60, r: 20, t: 30, b: 50 }, legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0 },
-    xaxis: { ...axis, title: { text: by === "time" ? "time (UTC)" : "trial" }, type: by === "time" ? "date" : "linear" },
+    xaxis: by === "time" ? { ...axis, title: { text: "time (UTC)" }, type: "date" }
+      : { ...axis, title: { text: "trial" }, type: "linear", ...wholeTicks(trials.map((each) => each.number)) },
     yaxis: { ...axis, title: { text: "score" } },
     shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { dash: "dot", color: GREY, width: 1 } }],
   } };

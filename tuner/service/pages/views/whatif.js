@@ -17,27 +17,30 @@ export async function show(root, asked, signal) {
   const go = el("button", { class: "primary" }, "predict");
   const form = el("form", { id: "what-if" },
     panels(catalogue.settings.filter((each) => each.predicted), catalogue, presets, OPEN),
-    el("div", { class: "buttons" }, go, button("forget earlier ones", () => { earlier.length = 0; fill(result); })));
+    el("div", { class: "buttons" }, go, button("forget earlier ones", () => { earlier.length = 0; drawn.abort(); fill(result); })));
   const earlier = [];
   let predicted = 0;
-  let stop = new AbortController();
+  let sent = new AbortController();
+  // The charts of the last prediction stay until another one succeeds.
+  let drawn = new AbortController();
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     clearAlerts();
     markProblem(form, null);
-    stop.abort();
-    stop = new AbortController();
-    const own = AbortSignal.any([signal, stop.signal]);
+    sent.abort();
+    sent = new AbortController();
     go.disabled = true;
     try {
       const settings = settingsOf(form);
-      const found = await post("/v1/simulate", { settings }, own);
+      const found = await post("/v1/simulate", { settings }, AbortSignal.any([signal, sent.signal]));
       predicted += 1;
       const flags = form.elements.namedItem("server_arguments").value.trim() || "defaults";
       earlier.push([`${predicted}: ${flags.length > SHOWN ? `${flags.slice(0, SHOWN)}…` : flags}\n${found.model.split("/").at(-1)}\n${found.gpu}`, found]);
       if (earlier.length > KEPT) earlier.shift();
-      draw(result, earlier, catalogue, own);
+      drawn.abort();
+      drawn = new AbortController();
+      draw(result, earlier, catalogue, AbortSignal.any([signal, drawn.signal]));
     } catch (error) {
       if (error.name !== "AbortError") {
         alertOf(error);
