@@ -49,7 +49,7 @@ CONFIGS: tuple[Config, ...] = (
 
 
 def spec(name: str) -> StudySpec:
-    settings = StudySettings(study=name, max_concurrency=20, num_prompts=40)
+    settings = StudySettings(study=name, max_concurrency=20, num_prompts=40, temperature=0.0)
     return build_spec(plan_study(settings, simulated=True), INFO, CARD, Path("artifacts"))
 
 
