@@ -37,7 +37,7 @@ ALONE_FOLDERS = {"chaos", "real"}
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
-OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "RAY_", UMASK)
+OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "PYTHONBREAKPOINT", "RAY_", UMASK)
 """Variables that libraries and the command line set once for the whole process, and the name of the present test."""
 
 
