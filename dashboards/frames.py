@@ -218,6 +218,7 @@ _TEXT_FACTS = frozenset({"attention_backend"})
 _PHASES = (*(phase.value for phase in Phase), "own")
 _LEADING = ("study", "number", "round", "kind", "label", "state", "feasible", "score")
 _FAILURE = ("failure_kind", "failure_culprit", "failure_phase", "failure_message")
+_CUT = ("cut_reason", "score_at_most")
 _ORIGIN = ("provenance", "worker", "device", "attempts", "started_at", "ended_at", "argv")
 _INTEGERS = ("number", "round", "repeats", "attempts")
 _TIMES = ("started_at", "ended_at")
@@ -238,6 +239,7 @@ def trials_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
           value of `TrialOutcome.metric`, in general the median over the repeats;
         - `repeats`, the number of benchmarks;
         - `failure_kind`, `failure_culprit`, `failure_phase`, `failure_message`;
+        - `cut_reason` and `score_at_most` of a trial that was cut short;
         - `config.NAME`, the value of a parameter; None where the configuration leaves it to the engine's default;
         - `server.NAME`, the fields of `ServerFacts`;
         - `PHASE_s`, the seconds of each `Phase`, and `own_s`, the tuner's own work;
@@ -285,6 +287,7 @@ def _columns(records: Sequence[TrialRecord]) -> list[str]:
         *metrics,
         "repeats",
         *_FAILURE,
+        *_CUT,
         *(f"config.{name}" for name in _union((), (record.config for record in records))),
         *(f"server.{name}" for name in _FACTS),
         *(f"{name}_s" for name in _union(_PHASES, (outcome.timings for outcome in outcomes))),
@@ -298,7 +301,9 @@ def _union(first: Iterable[str], more: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _float_columns(columns: Sequence[str]) -> Iterable[str]:
-    other = {*_LEADING, *_FAILURE, *_ORIGIN, *_INTEGERS, *(f"server.{name}" for name in _TEXT_FACTS)} - {"score"}
+    other = {*_LEADING, *_FAILURE, "cut_reason", *_ORIGIN, *_INTEGERS, *(f"server.{name}" for name in _TEXT_FACTS)} - {
+        "score"
+    }
     return (column for column in columns if column not in other and not column.startswith("config."))
 
 
@@ -340,6 +345,8 @@ def _outcome_cells(outcome: TrialOutcome) -> Mapping[str, Any]:
         failure = outcome.failure
         values = (failure.kind.value, failure.culprit.value, failure.phase.value, failure.message)
         cells.update(zip(_FAILURE, values, strict=True))
+    if outcome.cut is not None:
+        cells.update(zip(_CUT, (outcome.cut.reason, outcome.cut.score_at_most), strict=True))
     return {
         **cells,
         "repeats": len(outcome.repeats),

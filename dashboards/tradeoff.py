@@ -128,10 +128,12 @@ def _config_text(config: Mapping[str, Any]) -> str:
 
 
 def _failure(records: Sequence[TrialRecord]) -> str | None:
-    """Return the kind of failure, for a finalist `1 of 4 failed: engine_crash`; None without failure."""
+    """Return the kind of failure, for a finalist `1 of 4 failed: engine_crash`, or that a trial was cut; else None."""
     failed = [record.outcome for record in records if record.outcome is not None and not record.outcome.succeeded]
     if not failed:
         return None
+    if failed[0].cut is not None:
+        return "cut short"
     kinds = ", ".join(dict.fromkeys(each.failure.kind.value if each.failure else "no repeat" for each in failed))
     return kinds if len(records) == 1 else f"{len(failed)} of {len(records)} failed: {kinds}"
 

@@ -117,6 +117,25 @@ BASELINE = "baseline"
 """What a conclusion keeps where nothing is better than the user's own configuration, a trial of the kind `CURRENT`."""
 
 
+def configuration_changes(config: Config, defaults: Config) -> dict[str, JsonScalar]:
+    """Return the values that differ from the engine's defaults; a parameter without a known default counts as changed.
+
+    Args:
+        config: values by parameter; None stands for the engine's default.
+        defaults: the engine's defaults by parameter, as far as they are known.
+    """
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and not (name in defaults and _same(defaults[name], value))
+    }
+
+
+def _same(one: JsonScalar, other: JsonScalar) -> bool:
+    """Return whether two values are one; True is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 class Provenance(StrEnum):
     """Where a number comes from. A study holds numbers of one provenance only."""
 
@@ -229,6 +248,27 @@ class ServerFacts:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Why a trial of the search was cut short while its requests ran, and what is known of it.
+
+    Attributes:
+        reason: one line for people.
+        after_s: seconds of the benchmark until then.
+        requests: requests that were due by then.
+        offered: requests of the whole workload.
+        score_at_most: bound on the score; None if only an SLO was lost.
+        violations: lower bounds on the violations of the SLOs that were lost.
+    """
+
+    reason: str
+    after_s: float
+    requests: int
+    offered: int
+    score_at_most: float | None = None
+    violations: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TrialOutcome:
     """The result of one attempt at a trial on a worker: repeats or a failure, and how long each phase took.
 
@@ -245,6 +285,7 @@ class TrialOutcome:
         repeats: one for each benchmark that was completed.
         server: facts that the server reported; None if there was no server.
         failure: None if the attempt succeeded.
+        cut: what is known of a trial that was cut short, which has neither repeats nor a failure; None for others.
     """
 
     started_at: datetime
@@ -259,6 +300,7 @@ class TrialOutcome:
     repeats: tuple[Repeat, ...] = ()
     server: ServerFacts | None = None
     failure: Failure | None = None
+    cut: Cut | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -374,9 +416,11 @@ class TrialRecord:
 
     @property
     def state(self) -> str:
-        """`pending`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
+        """`pending`, `cut`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
         if self.outcome is None:
             return "pending"
+        if self.outcome.cut is not None:
+            return "cut"
         if not self.outcome.succeeded:
             return "failed"
         if self.kind is TrialKind.CAPACITY:  # a search for the capacity has no verdict

@@ -132,7 +132,7 @@ class ParameterSpec(_Model):
         changes_stream: whether it changes how the tokens of an answer arrive at a user.
         engine_default: the engine's own default: a value, or cases.
         requires: requirements of the parameter.
-        matters: requirements without which no value makes a difference.
+        matters: requirements without which no value makes a difference, or one value, if the rule has `value`.
     """
 
     description: StrictStr

@@ -12,7 +12,7 @@ from typing import Any
 
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
-from search_spaces.expressions import Context, checkpoint_fact, facts_of, parsed
+from search_spaces.expressions import Context, Lookup, checkpoint_fact, facts_of, parsed
 from search_spaces.memory import memory_shortfall
 from search_spaces.parameter import EFFECTIVE, Names, Parameter, ParameterValue, Trial, full_choices, same_value
 from search_spaces.render import CAPTURE_SIZES_FLAG, Rendered, fixed_values, render_values
@@ -104,12 +104,37 @@ class ResolvedSpace:
         return next((each.message for each in self.violations(recipe.config)), None)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
-        """Return the configuration that a trial suggests, without parameters whose condition does not hold."""
+        """Return the configuration that a trial suggests, without parameters whose condition does not hold.
+
+        A value that is the engine's default is left out, so that no flag says it.
+        """
         config: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if self._active(parameter, config):
                 config[parameter.name] = parameter.suggest(trial)
-        return config
+        return {name: value for name, value in config.items() if value is None or not self._is_default(name, config)}
+
+    def _is_default(self, name: str, config: Mapping[str, ParameterValue]) -> bool:
+        """Return whether a configuration is the same without a parameter: it has the engine's default.
+
+        A condition may ask whether the parameter is given at all, and then its default stays.
+        """
+        others = {other: value for other, value in config.items() if other != name}
+        names = self.names(others)
+        if not same_value(config[name], names.default(name)):
+            return False
+        return all(
+            other.active(names.lookup) for other in self._read_in_conditions.get(name, ()) if other.name in others
+        )
+
+    @cached_property
+    def _read_in_conditions(self) -> dict[str, list[Parameter]]:
+        """The parameters whose condition reads another one's given value, by that one's name."""
+        read: dict[str, list[Parameter]] = {}
+        for parameter in self.parameters:
+            for name in () if parameter.spec.when is None else parsed(parameter.spec.when).names:
+                read.setdefault(name, []).append(parameter)
+        return read
 
     def suggest_fixed(self, trial: Trial, config: Mapping[str, ParameterValue]) -> None:
         """Make a trial suggest the parameters of `config`, and no others, in the space's order.
@@ -375,18 +400,19 @@ class Space:
             dropped.extend(excluded)
             if parameter is None:
                 continue
-            if only is None and not self._can_count(parameter, parameters, context, fixed):
-                dropped.append(
-                    Dropped(name, None, f"it counts only when {spec.when}, and no offered value makes that true")
-                )
+            no_parent = f"it counts only when {spec.when}, and no offered value makes that true"
+            if only is None and not self._can_count(parameter, possible, context, fixed):
+                dropped.append(Dropped(name, None, no_parent))
                 continue
             possible.append(parameter)
             idle = None if name in wanted else _idle_reason(spec, names, keep_stream)
+            if idle is None and only is None and not self._can_count(parameter, parameters, context, fixed):
+                idle = no_parent
             if idle is not None:
                 dropped.append(Dropped(name, None, idle))
                 continue
-            offered, rare = (parameter, []) if name in wanted else _without_rare(parameter)
-            dropped.extend(rare)
+            offered, left_out = (parameter, []) if name in wanted else _worth_a_trial(parameter, names)
+            dropped.extend(left_out)
             if offered is not None:
                 parameters.append(offered)
         return self._with_named(context, tuple(parameters), tuple(possible), dropped, fixed)
@@ -491,7 +517,7 @@ def _parameter_reason(
         return _without_flag(context, flag)
     if keep_answers and spec.changes_answers:
         return "it may change the model's answers, which the study excludes"
-    general = [r for r in spec.requires if "value" not in parsed(r.rule).names]
+    general = [r for r in spec.requires if not _is_of_values(r)]
     return _first_false(general, names.lookup, names)
 
 
@@ -499,17 +525,33 @@ def _idle_reason(spec: ParameterSpec, names: Names, keep_stream: bool) -> str | 
     """Return why a possible parameter is not offered; None if it is."""
     if keep_stream and spec.changes_stream:
         return "it changes how tokens arrive at a user; an SLO on ITL bounds that, and a study can allow bunched tokens"
-    return _first_false(spec.matters, names.lookup, names)
+    return _first_false([each for each in spec.matters if not _is_of_values(each)], names.lookup, names)
 
 
-def _without_rare(parameter: Parameter) -> tuple[Parameter | None, list[Dropped]]:
-    """Return a parameter without the choices that a study must ask for (None: no value is left), and these choices."""
-    kept = tuple(choice for choice in parameter.choices if choice.on_request is None)
-    if len(kept) == len(parameter.choices):
+def _is_of_values(requirement: Requirement) -> bool:
+    """Return whether a requirement is one of each value, not of the parameter."""
+    return "value" in parsed(requirement.rule).names
+
+
+def _worth_a_trial(parameter: Parameter, names: Names) -> tuple[Parameter | None, list[Dropped]]:
+    """Return a parameter with the values that a study tries unasked (None: only the default), and the others."""
+    each = [requirement for requirement in parameter.spec.matters if _is_of_values(requirement)]
+
+    def reason(choice: ChoiceSpec) -> str | None:
+        return choice.on_request or _first_false(each, _with_value(names, choice.value), names, choice.value)
+
+    default = names.default(parameter.name)
+    reasons = [(c, None if c.value is None or c.value == default else reason(c)) for c in parameter.choices]
+    left_out = [Dropped(parameter.name, choice.value, why) for choice, why in reasons if why is not None]
+    if not left_out:
         return parameter, []
-    rare = [Dropped(parameter.name, c.value, c.on_request) for c in parameter.choices if c.on_request is not None]
-    left = replace(parameter, choices=kept) if any(choice.value is not None for choice in kept) else None
-    return left, rare
+    kept = tuple(choice for choice, why in reasons if why is None)
+    only_default = all(choice.value is None or choice.value == default for choice in kept)
+    return None if only_default else replace(parameter, choices=kept), left_out
+
+
+def _with_value(names: Names, value: ParameterValue) -> Lookup:
+    return lambda name: value if name == "value" else names.lookup(name)
 
 
 def _possible_values(
@@ -519,7 +561,7 @@ def _possible_values(
     declared = full_choices(spec)
     if not declared:
         return Parameter(name, spec, ()), []
-    each = [r for r in spec.requires if "value" in parsed(r.rule).names]
+    each = [r for r in spec.requires if _is_of_values(r)]
     reasons = {i: _choice_reason(choice, each, context, names) for i, choice in enumerate(declared)}
     possible = tuple(choice for i, choice in enumerate(declared) if reasons[i] is None)
     dropped = [Dropped(name, c.value, reason) for i, c in enumerate(declared) if (reason := reasons[i]) is not None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -151,11 +151,11 @@ def values_of(table: FromClause, record: Any, place: str = "") -> dict[str, Any]
 
 
 def to_json_value(where: str, value: Any) -> Any:
-    """Return a value as JSON holds it: a tuple becomes a list, a mapping a dict with text keys, an enum its value.
+    """Return a value as JSON holds it: a tuple becomes a list, a mapping or record a dict, an enum its value.
 
     Args:
         where: the value's place, for the error message.
-        value: text, a number, a truth value, None, or lists and mappings of them.
+        value: text, a number, a truth value, None, or lists, mappings and records of them.
 
     Raises:
         StorageError: for inf, nan, and types that JSON does not have; the message names the place.
@@ -166,6 +166,8 @@ def to_json_value(where: str, value: Any) -> Any:
         return value.value
     if value is None or isinstance(value, (str, int, float)):
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): to_json_value(f"{where}.{key}", item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

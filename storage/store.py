@@ -191,16 +191,16 @@ class Store(Transactions):
 
         Args:
             study, number, round: the trial.
-            outcome: the result of the trial's last attempt, with a repeat or a failure.
+            outcome: the result of the trial's last attempt, with a repeat or a failure, unless it was cut short.
             verdict: its evaluation; None for a failure.
 
         Raises:
             StorageError: if there is no such trial, it is finished, the outcome has another provenance than the study
-                or neither a repeat nor a failure, or a number is inf or nan.
+                or neither a repeat nor a failure nor a cut, or a number is inf or nan.
         """
         trial = trial_text(study, number, round)
-        if outcome.failure is None and not outcome.repeats:
-            raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure")
+        if outcome.failure is None and outcome.cut is None and not outcome.repeats:
+            raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure nor a cut")
         if is_repeated(session) and has_attempt(session, TRIALS, outcome, is_trial(session, study, number, round)):
             return
         row = pending_trial(session, study, number, round)
@@ -333,18 +333,6 @@ class Store(Transactions):
             session.execute(insert(SYNCS).values(trial_id=trial_id, run_id=run_id, synced_at=datetime.now(UTC)))
         elif present != run_id:
             raise StorageError(f"{trial_text(study, number, round)} is already synced as run {present}")
-
-    @reading
-    def study_run(self, session: Session, study: str) -> str | None:
-        """Return the id of the study's parent run in MLflow; None if it has none yet."""
-        run_id: str | None = existing_study(session, study, STUDIES.c.mlflow_run).mlflow_run
-        return run_id
-
-    @writing
-    def set_study_run(self, session: Session, study: str, run_id: str) -> None:
-        """Store the id of the study's parent run in MLflow; it replaces an earlier one."""
-        id = existing_study(session, study, lock=True).id
-        session.execute(update(STUDIES).where(STUDIES.c.id == id).values(mlflow_run=run_id))
 
     @reading
     def answers(self, session: Session, key: AnswersKey) -> AnswersRecord | None:

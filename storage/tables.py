@@ -61,10 +61,8 @@ STUDIES = Table(
     METADATA,
     _id(),
     *columns(StudyRecord, name=NAME),
-    Column("mlflow_run", KEYWORD),
     UniqueConstraint("name"),
 )
-"""Studies. `mlflow_run` is the id of the parent run in MLflow, NULL until that run exists."""
 
 TRIALS = Table(
     "tuner_trials",

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, Table, and_, delete, insert, 
 from sqlalchemy.orm import Session
 
 from records.trials import (
+    Cut,
     FailedAttempt,
     Failure,
     Repeat,
@@ -117,6 +118,7 @@ def read_trials(session: Session, *conditions: ColumnElement[bool], limit: int |
                 repeats=tuple(record_of(Repeat, each, index=each.position) for each in repeats[row.id]),
                 server=None if row.trial_id is None else record_of(ServerFacts, row),
                 failure=None if last is None else record_of(Failure, last),
+                cut=None if row.cut is None else Cut(**row.cut),
             )
         records.append(record_of(TrialRecord, row, outcome=outcome, verdict=_verdict(row)))
     return records

@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.ended_with import end_with_parent, end_with_this_process
 from tests.programs import needed
 from tuner.executors.ray_environment import set_ray_environment
+from tuner.files import UMASK
 
 # Many images set this; without bytecode, each of the processes that tests start compiles its imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -35,6 +37,8 @@ ALONE_FOLDERS = {"chaos", "real"}
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
+OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "RAY_", UMASK)
+"""Variables that libraries and the command line set once for the whole process, and the name of the present test."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def end_what_tests_start(tmp_path_factory: pytest.TempPathFactory) -> None:
     """End servers, clusters and commands with the tests, also if these are killed."""
     end_with_this_process(tmp_path_factory.mktemp("started"))
+
+
+@pytest.fixture(autouse=True)
+def keep_the_environment() -> Iterator[None]:
+    """Fail a test that leaves a variable to the tests after it."""
+    before = {**os.environ}
+    yield
+    changed = {name for name, _ in {*before.items()} ^ {*os.environ.items()} if not name.startswith(OF_PROCESS)}
+    for name in changed:
+        os.environ.pop(name, None)
+        os.environ |= {name: before[name]} if name in before else {}
+    assert not changed, "the test left these variables changed"
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -21,6 +22,12 @@ from tuner.service.http.context import ServiceContext
 
 DRIVER = Driver("here", 4711, 123, "boot")
 DEVICES = {"cpu": ("cpu:0",), "simulated": ("simulated:0", "simulated:1")}
+TOKENS = (
+    ("ada", "ada", Role.USER),
+    ("ben", "ben", Role.USER),
+    ("eve", "ada", Role.VIEWER),
+    ("root", "root", Role.ADMIN),
+)
 
 
 @dataclass
@@ -46,9 +53,10 @@ class Served:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def add_token(self, name: str, owner: str, role: Role) -> None:
+    def add_token(self, name: str, owner: str, role: Role, expires_at: datetime | None = None) -> str:
         self.tokens[name], digest = new_token()
-        self.service.add_token(Token(name, owner, role, digest, self.now()))
+        self.service.add_token(Token(name, owner, role, digest, self.now(), expires_at))
+        return self.tokens[name]
 
     def submit(self, id: str, owner: str = "ada", shared: bool = False) -> None:
         """Submit a study without a look at its settings."""
@@ -87,22 +95,28 @@ def listening(context: ServiceContext, port: int = 0) -> Iterator[int]:
         listener.close()
 
 
-def context_at(served: Served) -> ServiceContext:
+def context_at(served: Served, **more: Any) -> ServiceContext:
     """Return the context of an API process on the same database."""
-    return ServiceContext(served.service, served.store, served.storage, served.folder, DEVICES, ServerRules())
+    places = (served.service, served.store, served.storage, served.folder)
+    return ServiceContext(*places, DEVICES, ServerRules(), **more)
+
+
+@contextmanager
+def stored(folder: Path) -> Iterator[Served]:
+    """Open the database of a folder, a new one with tokens."""
+    storage = normalise_url(str(folder / "service.db"))
+    write_empty_database(folder / "service.db")
+    with closing(open_service_store(storage)) as service, closing(open_store(storage)) as store:
+        served = Served("", storage, folder, service, store)
+        if not service.tokens():
+            for name, owner, role in TOKENS:
+                served.add_token(name, owner, role)
+        yield served
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Served]:
     """Serve a new database in a folder, with tokens."""
-    storage = normalise_url(str(folder / "service.db"))
-    write_empty_database(folder / "service.db")
-    with closing(open_service_store(storage)) as service, closing(open_store(storage)) as store:
-        served = Served("", storage, folder, service, store)
-        for name, owner, role in (("ada", "ada", Role.USER), ("ben", "ben", Role.USER)):
-            served.add_token(name, owner, role)
-        served.add_token("eve", "ada", Role.VIEWER)
-        served.add_token("root", "root", Role.ADMIN)
-        with listening(context_at(served)) as port:
-            served.url = f"http://127.0.0.1:{port}"
-            yield served
+    with stored(folder) as served, listening(context_at(served)) as port:
+        served.url = f"http://127.0.0.1:{port}"
+        yield served

@@ -1,8 +1,10 @@
 """Sample records with recognisable values."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 from records.trials import (
+    Cut,
     Failure,
     FailureKind,
     JsonScalar,
@@ -75,6 +77,12 @@ def failed(kind: FailureKind = FailureKind.OUT_OF_MEMORY_STARTUP, message: str =
         artifacts="trials/1",
         failure=Failure(kind, Phase.READY, message, "line 1\nline 2", -9),
     )
+
+
+def cut() -> TrialOutcome:
+    """An outcome of 90 s that was cut short after 20 s of its benchmark."""
+    known = Cut("score at most 0.7, 0.9 needed", 20.5, 40, 400, 0.7, {"p99_tpot_ms<50": 0.25})
+    return replace(success(), repeats=(), cut=known)
 
 
 def verdict(score: float | None = 1.25, constraint: float = -10.0) -> Verdict:

@@ -1,7 +1,8 @@
 """The exceptions of the tuner, and the exit code with which each ends a command.
 
 There are two families. `TunerError`, `UserError` and `SettingError` end a command or a call of the Python API.
-`TrialFailed` ends one trial and carries its typed `Failure`; only the trial's pipeline catches it.
+`TrialFailed` ends one trial and carries its typed `Failure`, `TrialCut` one that cannot win; only the trial's pipeline
+catches them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from records.trials import Failure, FailureKind, Phase
+from records.trials import Cut, Failure, FailureKind, Phase
 
 EXIT_OURS = 1
 EXIT_USER = 2
@@ -94,6 +95,14 @@ class TrialFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class TrialCut(Exception):
+    """One trial cannot win any more; `cut` says why."""
+
+    def __init__(self, cut: Cut) -> None:
+        super().__init__(cut.reason)
+        self.cut = cut
 
 
 def trial_failed(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from records.trials import Config, TrialKind
 from search_spaces.render import gpus_of, instances_of
-from tuner.scoring.goals import Slo
+from tuner.scoring.goals import Objective, Slo
 from tuner.workloads.spec import Workload
 
 
@@ -62,12 +63,31 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class CutRule:
+    """What a trial of the search must reach; it is cut short once it cannot (`tuner.trial.cut`).
+
+    Attributes:
+        slos: must hold.
+        scored: the objectives of the score.
+        reference: their values of the reference, which scores 1; None where it lacks one.
+        score: below which a trial cannot win; None while no trial meets every SLO.
+        distance: to the SLOs, beyond which a trial is not the nearest to them; where there is no score.
+    """
+
+    slos: tuple[Slo, ...]
+    scored: tuple[Objective, ...]
+    reference: Mapping[str, float | None]
+    score: float | None
+    distance: float = 0.0
+
+
+@dataclass(frozen=True)
 class TrialSpec:
     """One attempt at a trial.
 
     With `capacity_slos` it searches the highest request rate at which they hold. `price_per_hour` is that of all GPUs
     of its server, in units of a currency; None: unknown. `gpus` are those of its worker, of which the server may use
-    fewer.
+    fewer. With `cut`, its benchmark is cut short once it cannot win.
     """
 
     study: str
@@ -84,6 +104,7 @@ class TrialSpec:
     capacity_slos: tuple[Slo, ...] | None = None
     price_per_hour: float | None = None
     gpus: int = 1
+    cut: CutRule | None = None
 
     @property
     def uid(self) -> str:

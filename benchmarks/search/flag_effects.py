@@ -86,7 +86,7 @@ def effect_estimates(problem: Problem, seed: int, trials: int) -> list[EffectEst
 
 
 def _searched_study(problem: Problem, seed: int, trials: int) -> Study:
-    search = VirtualSearch(problem, COMPARED_SAMPLERS[RESIDUAL_NAME], seed)
+    search = VirtualSearch(problem, COMPARED_SAMPLERS[RESIDUAL_NAME], seed, trials)
     while len(search.ended) < trials and not search.exhausted:
         search.begin()
         search.finish()

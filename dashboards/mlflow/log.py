@@ -209,7 +209,6 @@ class RunLog:
             name = record.name[:RUN_NAME_LIMIT]
             run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         self._write(run.info.run_id, params=run_layout.study_params(record))
-        self._store.set_study_run(study, run.info.run_id)
         self._tag_experiment(experiment, record, run.info.run_id)
         self._parents[study] = _Parent(experiment, run, record.facts)
         return self._parents[study]

@@ -33,7 +33,15 @@ from pathlib import Path
 from typing import Any
 
 from records.measured import best_trial, metrics_of
-from records.trials import FailureKind, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from records.trials import (
+    FailureKind,
+    Provenance,
+    StudyRecord,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+    configuration_changes,
+)
 
 NO_WINNER = "none"
 
@@ -254,7 +262,7 @@ def status(outcome: TrialOutcome) -> str:
 
 def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
     """Return the tags of a trial's run; an absent value has no tag."""
-    failure = outcome.failure
+    failure, cut = outcome.failure, outcome.cut
     feasible = trial.verdict is not None and trial.verdict.feasible
     tags = {
         "device": outcome.device,
@@ -270,6 +278,8 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
         "failure_phase": failure.phase.value if failure else None,
         "failure_message": failure.message if failure else None,
         "culprit": failure.culprit.value if failure else None,
+        "cut": cut.reason if cut else None,
+        "score_at_most": f"{cut.score_at_most:.4g}" if cut and cut.score_at_most is not None else None,
         "attention_backend": outcome.server.attention_backend if outcome.server else None,
         "command": shlex.join(outcome.argv),
     }
@@ -301,18 +311,6 @@ def trial_params(trial: TrialRecord, outcome: TrialOutcome, facts: Mapping[str, 
     return {mlflow_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
 
 
-def flags_changed(trial: TrialRecord, facts: Mapping[str, Any]) -> int:
-    """Return how many parameters of a trial differ from the engine's default; one without a known default does."""
-    known = facts.get("engine_defaults", {})
-    values = {name: value for name, value in trial.config.items() if value is not None}
-    return sum(not (name in known and _same(known[name], value)) for name, value in values.items())
-
-
-def _same(one: object, other: object) -> bool:
-    """Return whether two values are one; True is not 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
 def total_seconds_metric(provenance: Provenance) -> str:
     """Return the metric with the duration of a trial in seconds."""
     return f"{_timing(provenance)}/total_s"
@@ -324,7 +322,8 @@ def _timing(provenance: Provenance) -> str:
 
 def trial_points(trial: TrialRecord, outcome: TrialOutcome, facts: Mapping[str, Any]) -> list[MetricPoint]:
     """Return the metrics of a trial's run, all with the time of the trial's end; `facts` are those of its study."""
-    values = {**_trial_values(trial, outcome), FLAGS_METRIC: flags_changed(trial, facts)}
+    changed = configuration_changes(trial.config, facts.get("engine_defaults", {}))
+    values = {**_trial_values(trial, outcome), FLAGS_METRIC: len(changed)}
     points = list(_points(values, outcome.ended_at))
     if len(outcome.repeats) > 1:
         names = _goal_metrics(trial)

@@ -80,6 +80,7 @@ def progress(trials: Sequence[TrialRecord]) -> go.Figure | None:
             hovertemplate="#%{x}, score %{y:.3f}<br>%{text}<extra></extra>",
         )
     _add_failures(figure, every, min(score for _, score in scored))
+    _add_cuts(figure, every)
     best, steps = 0.0, []
     for trial, score in scored:
         best = max(best, score if trial.state == "ok" else 0.0)
@@ -109,6 +110,22 @@ def _add_failures(figure: go.Figure, trials: Sequence[TrialRecord], lowest: floa
         text=[f"{_failure(trial)}<br>{_hover(trial)}" for trial in failed],
         hovertemplate="#%{x} failed: %{text}<extra></extra>",
     )
+
+
+def _add_cuts(figure: go.Figure, trials: Sequence[TrialRecord]) -> None:
+    """Add the trials that were cut short, at the bounds of their scores."""
+    found = [(t, t.outcome.cut) for t in trials if t.outcome is not None and t.outcome.cut is not None]
+    bounded = [(trial, cut, cut.score_at_most) for trial, cut in found if cut.score_at_most is not None]
+    if bounded:
+        figure.add_scatter(
+            x=[trial.number for trial, _, _ in bounded],
+            y=[bound for _, _, bound in bounded],
+            mode="markers",
+            marker={"symbol": "triangle-down-open", "color": GREY, "size": 9},
+            name="cut short: at most",
+            text=[f"{cut.reason}<br>{_hover(trial)}" for trial, cut, _ in bounded],
+            hovertemplate="#%{x} was cut short: %{text}<extra></extra>",
+        )
 
 
 def _failure(trial: TrialRecord) -> str:
@@ -265,7 +282,7 @@ def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
     about a value. A missed SLO counts as a kind.
     """
     every = searched(trials)
-    kinds = {t.number: _failure(t) if t.state == "failed" else MISSED for t in every if t.state != "ok"}
+    kinds = {t.number: _failure(t) if t.state == "failed" else MISSED for t in every if t.state not in ("ok", "cut")}
     if not any(trial.state == "failed" for trial in every):
         return None
     tried = Counter((name, _label(value)) for trial in every for name, value in trial.config.items())

@@ -16,6 +16,13 @@ from tests.contracts.store_processes import ProcessContract, SizeContract, Store
 class StudyContract(StoreFixture):
     """Studies."""
 
+    def test_a_trial_that_was_cut_short_keeps_what_is_known_of_it(self, begun: Store) -> None:
+        begun.finish_trial("s", 0, 0, samples.cut(), None)
+        stored = begun.trial("s", 0)
+        assert stored is not None
+        assert stored.outcome == samples.cut()
+        assert stored.state == "cut"
+
     def test_a_stored_study_is_read_back_unchanged(self, store: Store) -> None:
         record = samples.study()
         store.create_study(record)
@@ -80,13 +87,6 @@ class StudyContract(StoreFixture):
         store.create_study(samples.study())
         with pytest.raises(StorageError, match=r"facts\.a\.when is a datetime, which JSON cannot hold"):
             store.update_study("s", facts={"a": {"when": datetime.now(UTC)}})
-
-    def test_the_last_parent_run_is_stored(self, store: Store) -> None:
-        store.create_study(samples.study())
-        assert store.study_run("s") is None
-        store.set_study_run("s", "r1")
-        store.set_study_run("s", "r2")
-        assert store.study_run("s") == "r2"
 
 
 class TrialContract(StoreFixture):

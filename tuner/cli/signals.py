@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+AGAIN_S = 1.0
+"""Seconds after which a Ctrl-C that had no effect is repeated."""
 
 
 @contextmanager
@@ -27,28 +30,23 @@ def stop_on_signals() -> Iterator[threading.Event]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, request_stop) for number in numbers}
-    try:
+    with _handled(request_stop, *numbers):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
-def remembered_interrupts() -> Iterator[threading.Event]:
-    """Set the event at Ctrl-C, too: Python drops its KeyboardInterrupt in a finalizer, or while an import is locked."""
-    interrupted = threading.Event()
+def repeated_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt at Ctrl-C and each second after it: Python drops one in a finalizer or in an import."""
 
     def interrupt(number: int, _: object) -> None:
-        interrupted.set()
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with _handled(interrupt, signal.SIGINT, signal.SIGALRM):
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextmanager
@@ -58,8 +56,15 @@ def terminated_like_interrupted() -> Iterator[None]:
     def interrupt(number: int, _: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    with _handled(interrupt, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, object], None], *numbers: int) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -91,8 +91,8 @@ class SubmittedTrial:
     """A trial of the search (`round` 0), or a measurement in a round.
 
     `metrics` are the medians over its benchmarks, `values` those of the objectives, `constraints` the violations of the
-    SLOs, each satisfied at or below 0. `failure` has `kind`, `culprit` and `message`. `provenance` is `measured` or
-    `simulated`; None while the trial is pending.
+    SLOs, each satisfied at or below 0. `failure` has `kind`, `culprit` and `message`. `cut` is why a trial was cut
+    short. `provenance` is `measured` or `simulated`; None while the trial is pending.
     """
 
     number: int
@@ -110,6 +110,7 @@ class SubmittedTrial:
     provenance: str | None
     started_at: datetime | None
     ended_at: datetime | None
+    cut: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,20 @@ An engine is a program that serves one model over the OpenAI HTTP API, or the si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from records.trials import Failure, Provenance, Repeat, ServerFacts
+from records.trials import Cut, Failure, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock
 from tuner.processes.family import Identity
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.specs import Limits, TrialSpec
+from tuner.workloads.progress import RunProgress
+from tuner.workloads.results import RequestSlo
 from tuner.workloads.spec import SingleWorkload
 
 
@@ -58,6 +60,29 @@ class EngineInfo:
     def simulated(self) -> bool:
         """Whether its metrics are predictions."""
         return self.provenance is Provenance.SIMULATED
+
+
+class Watch(Protocol):
+    """Decides while a benchmark runs whether its trial can still win.
+
+    Attributes:
+        slos: the SLO of each request class that has one.
+        users: users of a closed loop; None for an open loop.
+    """
+
+    slos: Mapping[str, RequestSlo]
+    users: int | None
+
+    def look(self, progress: RunProgress, at_s: float) -> Cut | None:
+        """Return why the trial is lost, `at_s` seconds after its first request was due; None while it can win."""
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """A `Server` whose benchmarks of traffic can be cut short."""
+
+    def watch(self, watch: Watch) -> None:
+        """Have the following benchmarks watched: `benchmark` then raises `TrialCut` once the trial is lost."""
 
 
 class Server(Protocol):

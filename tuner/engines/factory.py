@@ -23,9 +23,15 @@ class EngineFactory:
     settings: EngineSettings
     device_per_slot: bool = False
 
-    def on_gpu(self, number: int) -> EngineFactory:
-        """Return a factory of engines on one GPU of a worker whose other GPUs may serve other trials."""
-        one, *others = (replace(e, gpus=1, device_index=number) for e in (self.settings, *self.settings.others))
+    def on_gpus(self, first: int, count: int) -> EngineFactory:
+        """Return a factory of engines on some GPUs of a worker whose other GPUs may serve other trials.
+
+        Args:
+            first: the first GPU's number among those of the worker, a multiple of `count`.
+            count: of the GPUs.
+        """
+        every = (self.settings, *self.settings.others)
+        one, *others = (replace(each, gpus=count, device_index=first // count) for each in every)
         return replace(self, settings=replace(one, others=tuple(others)))
 
     def __call__(self, slot: int) -> Engine:

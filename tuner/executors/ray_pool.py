@@ -1,7 +1,8 @@
 """An executor of Ray actors, one per device, or one for each group of GPUs that a trial may use.
 
 Trials that use fewer GPUs than a worker has run beside each other in its actor: slot `w` has those that begin at the
-first GPU of worker w, and the slots after the workers' have one GPU each.
+first GPU of worker w, and the slots after the workers' have those that begin at its other GPUs. A trial of n GPUs
+begins at a multiple of n, so that four GPUs take two trials of two.
 
 An actor that ends returns its trial as `worker_lost`, and so do all actors of a local Ray whose central processes end:
 that Ray is started again. The actor that replaces another ends the processes that the first one left.
@@ -47,6 +48,11 @@ RETRY_S = 30.0
 """Seconds between the failed start of a worker and the next request."""
 
 _log = logging.getLogger(__name__)
+
+
+def widest(gpu: int, gpus: int) -> int:
+    """Return the most GPUs of a trial that begins at a GPU of a worker: a divisor of its number, within the worker."""
+    return max((count for count in range(1, gpus - gpu + 1) if gpu % count == 0), default=1)
 
 
 class RayEnded(InfrastructureError):
@@ -168,12 +174,17 @@ class RayExecutor:
 
     def _is_idle(self, entry: Slot) -> bool:
         """Return whether no trial uses the GPU at which those of a slot begin, and its worker has started."""
-        return entry.spec is None and entry.worker.process is not None and entry.gpu >= entry.worker.used
+        return entry.worker.process is not None and not self._used(entry, range(entry.gpu, entry.gpu + 1))
+
+    def _used(self, entry: Slot, numbers: range) -> bool:
+        """Return whether a trial of a slot's worker has one of some GPUs."""
+        own = [each for each in self._all if each.worker is entry.worker]
+        return any(each.uses(number) for each in own for number in numbers)
 
     def fits(self, slot: int, gpus: int) -> bool:
         entry = self._all[slot]
-        beside = [each for each in self._all if each.worker_slot is entry and each.gpu < gpus]
-        return gpus <= 1 or (entry.worker_slot is None and all(each.spec is None for each in beside))
+        aligned = entry.gpu % gpus == 0 and entry.gpu + gpus <= max(self._gpus, 1) if gpus > 1 else True
+        return aligned and not self._used(entry, range(entry.gpu, entry.gpu + gpus))
 
     def starting(self) -> list[int]:
         self._note_started()
@@ -210,7 +221,8 @@ class RayExecutor:
         carry = self._local is None
         if carry:
             ray_worker.mark_folder(spec.artifacts)
-        entry.reference = entry.actor.run.remote(spec, entry.device, entry.gpu, carry=carry)
+        most = widest(entry.gpu, self._gpus)
+        entry.reference = entry.actor.run.remote(spec, entry.device, entry.gpu, most, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
         if self._local is not None and not self._local.is_alive():

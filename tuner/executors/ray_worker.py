@@ -49,10 +49,10 @@ MakeEngine = Callable[[int], Engine]
 
 
 @runtime_checkable
-class OnOneGpu(Protocol):
-    """A `MakeEngine` that also builds engines on one of a worker's GPUs, as `EngineFactory` does."""
+class OnSomeGpus(Protocol):
+    """A `MakeEngine` that also builds engines on some of a worker's GPUs, as `EngineFactory` does."""
 
-    def on_gpu(self, number: int) -> MakeEngine:
+    def on_gpus(self, first: int, count: int) -> MakeEngine:
         """Return what builds them."""
 
 
@@ -72,7 +72,7 @@ def restore_omp_threads(omp_threads: str | None) -> None:
 
 
 class RayWorker:
-    """The actor class: one engine in a process of its own, and one more for each GPU that gets a trial of its own."""
+    """The actor class: one engine in a process of its own, and one more for each GPU at which further trials begin."""
 
     def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
         restore_omp_threads(omp_threads)
@@ -91,39 +91,40 @@ class RayWorker:
         """Return the worker's process."""
         return own_identity()
 
-    def run(self, spec: TrialSpec, device: str, gpu: int, *, carry: bool) -> WorkerResult:
+    def run(self, spec: TrialSpec, device: str, gpu: int, most: int, *, carry: bool) -> WorkerResult:
         """Run one attempt at a trial.
 
         Args:
             spec: the trial.
             device: name of the device, for the record.
             gpu: the first of the worker's GPUs that the trial has.
+            most: GPUs that trials which begin there may have.
             carry: whether to return the trial's files if this host does not have the driver's folder.
         """
         if not carry or is_shared(spec.artifacts):
-            return WorkerResult(self._run(spec, device, gpu), None)
+            return WorkerResult(self._run(spec, device, gpu, most), None)
         folder = scratch.new_folder("trial")
         try:
-            outcome = self._run(replace(spec, artifacts=folder), device, gpu)
+            outcome = self._run(replace(spec, artifacts=folder), device, gpu, most)
             files = pack_files(folder, os.uname().nodename)
             return WorkerResult(replace(outcome, artifacts=os.fspath(spec.artifacts)), files)
         finally:
             scratch.remove(folder)
 
-    def _run(self, spec: TrialSpec, device: str, gpu: int) -> TrialOutcome:
+    def _run(self, spec: TrialSpec, device: str, gpu: int, most: int) -> TrialOutcome:
         worker = f"w{self._slot}@{os.uname().nodename}"
         cancelled, report = self._event(spec.uid), partial(self._phases.__setitem__, spec.uid)
         try:
-            return run_trial(self._engine(gpu), spec, cancelled, worker=worker, device=device, report=report)
+            return run_trial(self._engine(gpu, most), spec, cancelled, worker=worker, device=device, report=report)
         finally:
             self._phases.pop(spec.uid, None)
             del self._cancelled[spec.uid]
 
-    def _engine(self, gpu: int) -> Engine:
+    def _engine(self, gpu: int, most: int) -> Engine:
         """Return the engine of the trials that begin at one of the worker's GPUs; one trial at a time begins there."""
         if gpu not in self._engines:
-            assert isinstance(self._make_engine, OnOneGpu)
-            self._engines[gpu] = self._make_engine.on_gpu(gpu)(self._slot)
+            assert isinstance(self._make_engine, OnSomeGpus)
+            self._engines[gpu] = self._make_engine.on_gpus(gpu, most)(self._slot)
         return self._engines[gpu]
 
     def _event(self, uid: str) -> threading.Event:
@@ -191,6 +192,10 @@ class Slot:
     def actor(self) -> Any:
         """The actor that runs trials."""
         return self.worker.group.worker
+
+    def uses(self, gpu: int) -> bool:
+        """Return whether its trial has one of the worker's GPUs."""
+        return self.spec is not None and self.gpu <= gpu < self.gpu + self.used
 
     def free(self) -> None:
         """Forget the trial."""

@@ -21,6 +21,7 @@ from tuner.export.serve_script import ServeScript
 from tuner.export.verification import Verification, verification
 from tuner.processes.secrets import referenced
 from tuner.quality.examiner import changed_answers, check_command, checked_answers, line_of
+from tuner.results import text
 from tuner.scoring.cost import throughput_behind
 from tuner.scoring.flag_effects import effect_together, flag_effect_lines
 from tuner.scoring.goals import Slo, parse_objective, parse_slo
@@ -261,17 +262,13 @@ def _missed(study: StudyRecord, trial: TrialRecord) -> tuple[str, ...]:
         constraints = {} if trial.verdict is None else trial.verdict.constraints
         return tuple(f"{name}: missed in the search" for name, value in constraints.items() if value > 0)
     lines = [
-        f"{each['slo']}: {_number(each['value'])}, {each['excess']:+.0%} beyond the bound"
+        f"{each['slo']}: {text.number(each['value'])}, {each['excess']:+.0%} beyond the bound"
         for each in nearest["slos"]
         if each["excess"] > 0 and each["value"] is not None
     ]
     if nearest["capacity"] is not None:
         lines.append(f"but all SLOs hold at {nearest['capacity']:.3g} requests/s; the workload has {nearest['rate']:g}")
     return tuple(lines)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
@@ -289,4 +286,4 @@ def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord
 
 def _with_unit(name: str, recorded: Reference) -> str:
     unit = metric(name).unit
-    return f"{_number(recorded.value)} {unit}"
+    return f"{text.number(recorded.value)} {unit}"

@@ -1,4 +1,7 @@
-"""`python -m tuner.loadgen PLAN RESULT`: run a plan; write the records to RESULT.parquet, then RESULT.json."""
+"""`python -m tuner.loadgen PLAN RESULT [PROGRESS]`: run a plan; write the records to RESULT.parquet, then RESULT.json.
+
+Meanwhile it writes its progress to the file PROGRESS.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 from tuner.files import be_private
 from tuner.loadgen.plan import read_plan
+from tuner.loadgen.progress import ProgressWriter
 from tuner.loadgen.result import generator_delays, write_delays, write_records
 from tuner.loadgen.run import run_plan
 
@@ -37,9 +41,10 @@ def main() -> None:
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    plan_file, result_file = map(Path, sys.argv[1:])
+    plan_file, result_file, *progress_file = map(Path, sys.argv[1:])
     plan, requests = read_plan(plan_file)
-    result = run_plan(plan, requests)
+    progress = ProgressWriter(progress_file[0], requests) if progress_file else None
+    result = run_plan(plan, requests, progress)
     write_records(result_file.with_suffix(".parquet"), result.records)
     write_delays(result_file.with_suffix(".json"), generator_delays(result))
 

@@ -233,7 +233,11 @@ _TOKEN_LIMIT = 2**12
 
 
 class RequestSender:
-    """Sends requests to one server, with one connection pool and one clock (seconds since the run began)."""
+    """Sends requests to one server, with one connection pool and one clock (seconds since the run began).
+
+    Attributes:
+        flying: by number of each request in flight, when it was sent and what has arrived.
+    """
 
     def __init__(
         self,
@@ -242,6 +246,7 @@ class RequestSender:
         elapsed: Callable[[], float],
         store: Callable[[RequestRecord], None],
     ) -> None:
+        self.flying: dict[int, tuple[float, list[Piece]]] = {}
         self._session = session
         self._url = url
         self._elapsed = elapsed
@@ -255,6 +260,7 @@ class RequestSender:
         It times out `give_up_s` seconds after the run began.
         """
         sent, pieces = self._elapsed(), list[Piece]()
+        self.flying[request.index] = sent, pieces
         status, error = RequestStatus.COMPLETED, None
         refusal: str | None = None
         cancelled = False
@@ -283,9 +289,17 @@ class RequestSender:
             status, error = RequestStatus.MALFORMED, str(reason)
         if refusal is not None:
             status, error = RequestStatus.REFUSED, refusal
+        del self.flying[request.index]
         self._store(_record(request, len(body), sent, self._elapsed(), pieces, status, error))
         if cancelled:
             raise asyncio.CancelledError
+
+    def in_flight(self) -> list[tuple[int, float, float | None]]:
+        """Return number, time of sending and time of the first event of each request in flight."""
+        return [
+            (index, sent, next((at for at, piece in pieces if _DATA in piece), None))
+            for index, (sent, pieces) in self.flying.items()
+        ]
 
     async def _receive(self, content: aiohttp.StreamReader, pieces: list[Piece], limit: int) -> None:
         size = 0

@@ -14,6 +14,7 @@ import aiohttp
 
 from tuner.loadgen.client import RequestSender, record_without_answer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
+from tuner.loadgen.progress import PERIOD_S, ProgressWriter
 from tuner.workloads.results import RequestRecord, RequestStatus
 
 _WAKE_UP_PERIOD_S = 0.005
@@ -68,10 +69,13 @@ class PlanResult:
 class PlanRun:
     """One run of a plan."""
 
-    def __init__(self, plan: RequestPlan, requests: Sequence[PlannedRequest]) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: RequestPlan, requests: Sequence[PlannedRequest], progress: ProgressWriter | None = None
+    ) -> None:
+        self._plan, self._progress = plan, progress
         self._jobs: list[Job] = [(request, plan.body(request)) for request in requests]
         self._records: dict[int, RequestRecord] = {}
+        self._unwritten: list[RequestRecord] = []
         self._late_s: list[float] = []
         self._zero = 0.0
         self._freed = 0.0
@@ -93,13 +97,14 @@ class PlanRun:
         ) as session:
             self._zero = loop.time() + LEAD_S
             sender = RequestSender(session, self._plan.url, self._elapsed, self._store)
-            watching = asyncio.create_task(watch.run())
+            watching = [asyncio.create_task(each) for each in (watch.run(), self._write_progress(sender))]
             send = self._closed if self._plan.users is not None else self._open
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._zero + self._plan.limit_s):
                     await send(sender)
             wall = self._elapsed()
-            watching.cancel()
+            for task in watching:
+                task.cancel()
         records = [self._records.get(request.index) or _not_sent(request) for request, _ in self._jobs]
         return PlanResult(records, self._late_s, watch.lags_s, _cpu_s() - before, wall)
 
@@ -108,6 +113,14 @@ class PlanRun:
 
     def _store(self, record: RequestRecord) -> None:
         self._records[record.index] = record
+        self._unwritten.append(record)
+
+    async def _write_progress(self, sender: RequestSender) -> None:
+        """Write the progress once a second until cancelled, if somebody reads it."""
+        while self._progress is not None:
+            await asyncio.sleep(PERIOD_S)
+            ended, self._unwritten = self._unwritten, []
+            self._progress.add(self._elapsed(), ended, sender.in_flight())
 
     async def _open(self, sender: RequestSender) -> None:
         """Send each request when it is due and has a place in flight, in the order of their times."""
@@ -184,9 +197,11 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run_plan(plan: RequestPlan, requests: Sequence[PlannedRequest]) -> PlanResult:
-    """Run a plan in this process."""
-    load = PlanRun(plan, requests)
+def run_plan(
+    plan: RequestPlan, requests: Sequence[PlannedRequest], progress: ProgressWriter | None = None
+) -> PlanResult:
+    """Run a plan in this process, and write its progress if somebody reads it."""
+    load = PlanRun(plan, requests, progress)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would delay every time stamp by its duration

@@ -20,12 +20,12 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from records.trials import Failure, TrialRecord
+from records.trials import TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
 from tuner.http import HttpError, ReadLimits, fetch
-from tuner.specs import TrialSpec
-from tuner.study.protocols import MlflowLacks, StagePlan, StudyStart, SyncStatus
+from tuner.observers.fan_out import SilentObserver
+from tuner.study.protocols import MlflowLacks, SyncStatus
 
 RESTARTS = 3
 """How often a follower that a signal ended is started again."""
@@ -58,7 +58,7 @@ def unreachable(tracking_uri: str) -> str | None:
     return None
 
 
-class MlflowFollower:
+class MlflowFollower(SilentObserver):
     """Wakes the follower process after every trial and waits for it at the end; see `StudyObserver`."""
 
     def __init__(
@@ -134,24 +134,9 @@ class MlflowFollower:
             self._process.stdin.write(b"sync\n")
             self._process.stdin.flush()
 
-    def opened(self, start: StudyStart) -> None:
-        """Do nothing: no trial of this run has finished."""
-
-    def stage(self, plan: StagePlan) -> None:
-        """Do nothing."""
-
-    def started(self, spec: TrialSpec, slot: int) -> None:
-        """Do nothing: the trial has not finished."""
-
     def finished(self, record: TrialRecord) -> None:
         """Wake the follower, which logs the trial."""
         self._wake()
-
-    def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Do nothing: the trial has not finished."""
-
-    def note(self, text: str) -> None:
-        """Do nothing: notes are for the terminal."""
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         """Report MLflow's progress, once a second at most; a follower that was killed is started again."""
@@ -160,9 +145,6 @@ class MlflowFollower:
             self._reported = now
             self._runs()
             self._report(self.status())
-
-    def synced(self, status: SyncStatus) -> None:
-        """Do nothing: the follower itself reports this."""
 
     def status(self) -> SyncStatus:
         """Return the number of trials that MLflow has, and its last error."""

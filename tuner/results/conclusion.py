@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from records.measured import REFERENCES
 from records.metrics import COSTS, ENERGY
-from records.trials import Config, JsonScalar, Provenance, TrialOutcome
+from records.trials import Config, JsonScalar, Provenance, TrialOutcome, configuration_changes
 from search_spaces import ENGINE, Price
 from tuner.confidence import INTERVAL
 from tuner.results import text
-from tuner.results.findings import Findings
-from tuner.results.text import Grid, configuration_changes, grid
+from tuner.results.findings import Findings, nearest_grid, rate_line
+from tuner.results.text import Grid, grid
 from tuner.scoring.flag_effects import (
     LIKELY,
     TOGETHER,
@@ -430,3 +431,55 @@ def _scores(findings: Findings) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for each in findings.conclusion.get("contenders", ()):
         if each["score"] and not each["disqualified"]:
             yield int(each["number"]), each["score"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a conclusion: a table or lines under a title, or lines alone.
+
+    Attributes:
+        title: empty for lines alone.
+        above: lines before the table.
+        grid: the table; None: there are lines alone.
+        below: lines behind the table.
+        warns: whether the lines below are a warning.
+    """
+
+    title: str = ""
+    above: tuple[str, ...] = ()
+    grid: Grid | None = None
+    below: tuple[str, ...] = ()
+    warns: bool = False
+
+
+def parts(findings: Findings) -> Iterator[Part]:
+    """Yield what is shown of a conclusion beside its reason, in its order."""
+    nearest = findings.conclusion.get("nearest") or None
+    yield from _lines(kept_line(findings))
+    yield from _lines(noise_warning(findings), warns=True)
+    if nearest is not None:
+        yield from _lines(rate_line(nearest))
+        yield Part(f"the SLOs with #{nearest['number']}, the nearest to meeting them", grid=nearest_grid(nearest))
+    yield from _lines(smaller_line(findings))
+    if (compared := comparison_grid(findings)) is not None:
+        worse = ", ".join(worse_metrics(findings))
+        below = (f"much worse than with {findings.baseline_name}, but no objective: {worse}",) if worse else ()
+        yield Part(comparison_title(findings), grid=compared, below=below, warns=True)
+    if (classes := classes_grid(findings)) is not None:
+        note = classes_note(findings)
+        yield Part(comparison_title(findings, BY_CLASS), grid=classes, below=(note,) if note else ())
+    yield from _lines(*cost_lines(findings))
+    if (engines := engines_grid(findings)) is not None:
+        yield Part(ENGINES_TITLE, grid=engines)
+    if (finalists := finalists_grid(findings)) is not None:
+        yield Part(f"finalists, as ratios to {findings.baseline_name}", grid=finalists)
+    contenders = findings.conclusion.get("contenders", ())
+    yield from _lines(*(f"#{c['number']} is excluded: {c['disqualified']}" for c in contenders if c["disqualified"]))
+    if (flags := flags_grid(findings)) is not None:
+        yield Part(f"flags of #{findings.winner}", (flags_note(findings),), flags)
+    if helpful := findings.conclusion.get("would_help"):
+        yield Part(WOULD_HELP, below=(*helpful,))
+
+
+def _lines(*lines: str | None, warns: bool = False) -> Iterator[Part]:
+    yield from (Part(below=(line,), warns=warns) for line in lines if line is not None)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from records import metrics
-from records.trials import Config, JsonScalar
+from records.trials import Config, JsonScalar, configuration_changes
 from tuner.scoring.compare import MeasuredRatio
 
 ABSENT = "–"
@@ -168,25 +168,6 @@ class Grid:
 def grid(*headings: str, left: tuple[str, ...]) -> Grid:
     """Return an empty table; the columns called `left` are aligned to the left."""
     return Grid(tuple(Column(heading, heading not in left) for heading in headings))
-
-
-def configuration_changes(config: Config, defaults: Config) -> dict[str, JsonScalar]:
-    """Return the values that differ from the engine's defaults; a parameter without a known default counts as changed.
-
-    Args:
-        config: values by parameter; None stands for the engine's default.
-        defaults: the engine's defaults by parameter, as far as they are known.
-    """
-    return {
-        name: value
-        for name, value in config.items()
-        if value is not None and not (name in defaults and _same(defaults[name], value))
-    }
-
-
-def _same(one: JsonScalar, other: JsonScalar) -> bool:
-    """Return whether two values are one; True is not 1."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def words(values: Mapping[str, JsonScalar]) -> list[str]:

@@ -57,8 +57,8 @@ def log_expected_improvement(gain: Vector, spread: Vector) -> Vector:
     return log_improvement
 
 
-EXPLORATION = 2.0
-"""Factor on the standard deviation of a candidate's score in the acquisition value."""
+EXPLORATION, EXPLORATION_IN_REGION = 2.0, 1.0
+"""Factors on the standard deviation of a candidate's score in the acquisition value, the second in a trust region."""
 THRESHOLD_FROM = 12
 """Number of finished trials from which on candidates must reach the feasibility thresholds."""
 THRESHOLD_WINDOW = 10
@@ -73,6 +73,8 @@ LEAST_SPREAD = 1e-4
 """Least standard deviation of a score."""
 RADIUS = 1
 """Number of changes from the incumbent with which a search without predictions begins."""
+WIDER_EVERY = 8
+"""Finished trials after which the least radius grows by one change."""
 LEAST_SUCCESS = 0.05
 """Gain over the best score so far that counts as a success."""
 FAILURES = 3
@@ -112,7 +114,8 @@ def trust_radius(scores: Sequence[float | None]) -> int:
     """Return the radius after trials with the given scores, None for an infeasible one.
 
     A score above all before by `LEAST_SUCCESS` widens the region by one change, `FAILURES` others in a row narrow it
-    (Eriksson et al., "Scalable global optimization via local Bayesian optimization", NeurIPS 2019).
+    (Eriksson et al., "Scalable global optimization via local Bayesian optimization", NeurIPS 2019). It is never below
+    1 + trials / `WIDER_EVERY`: once the single effects are known, trials of several changes find the rest.
     """
     radius, failures, best = RADIUS, 0, -math.inf
     for score in scores:
@@ -122,8 +125,8 @@ def trust_radius(scores: Sequence[float | None]) -> int:
             failures += 1
         best = best if score is None else max(best, score)
         if failures == FAILURES:
-            radius, failures = max(1, radius - 1), 0
-    return radius
+            radius, failures = max(RADIUS, radius - 1), 0
+    return max(radius, RADIUS + len(scores) // WIDER_EVERY)
 
 
 class FeasibleImprovement:
@@ -134,8 +137,9 @@ class FeasibleImprovement:
 
         ln EI(μ - t, 2σ) + ln P
 
-    (Gardner et al., "Bayesian optimization with inequality constraints", ICML 2014; the factor 2 adds exploration). It
-    is ln P alone while no trial is feasible. After `THRESHOLD_FROM` trials, candidates must reach
+    (Gardner et al., "Bayesian optimization with inequality constraints", ICML 2014; the factor 2 adds exploration, and
+    it is 1 in a trust region). It is ln P alone while no trial is feasible. After `THRESHOLD_FROM` trials, candidates
+    must reach
 
         P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials,
 
@@ -182,7 +186,8 @@ class FeasibleImprovement:
             improvement = log_feasible + log_expected_improvement(gain, spread)
             largest = float(improvement[counted & (outside == 0)].max(initial=-math.inf))
             self._largest_log_improvement = max(self._largest_log_improvement, largest)
-            values = log_feasible + log_expected_improvement(gain, EXPLORATION * spread)
+            exploration = EXPLORATION if self._region is None else EXPLORATION_IN_REGION
+            values = log_feasible + log_expected_improvement(gain, exploration * spread)
         if self._surrogate.history.n_finished >= THRESHOLD_FROM:
             values = np.where(self._reaches_thresholds(posterior), values, log_feasible - BELOW_THRESHOLD)
         return np.asarray(values - BELOW_THRESHOLD * outside)

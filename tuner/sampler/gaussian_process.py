@@ -113,14 +113,20 @@ class GaussianProcess:
             self._factors.append(factor)
             self._weights.append(cho_solve((factor, True), residuals[:, output]))
 
-    def condition_on_pending(self, inputs: EncodedConfigurations, means: Matrix) -> None:
-        """Add configurations without an outcome as if the outcome were the posterior mean.
+    def condition_on_pending(
+        self,
+        inputs: EncodedConfigurations,
+        means: Matrix,
+        least: Matrix | float = -np.inf,
+        most: Matrix | float = np.inf,
+    ) -> None:
+        """Add configurations without an outcome as if the outcome were the posterior mean, within known bounds.
 
         This is the "kriging believer" (Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010).
         """
         if not len(inputs):
             return
-        expected, _ = self.predict(inputs, means)
+        expected = np.clip(self.predict(inputs, means)[0], least, most)
         self._condition(
             EncodedConfigurations.stack([self._inputs, inputs]),
             np.vstack([self._residuals, expected - means]),
@@ -297,7 +303,9 @@ def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:
 WITH_PRIOR = KernelPrior(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, slope_limit=1.0)
 """Score and constraints, where a simulator prior predicts them."""
 WITHOUT_PRIOR = KernelPrior(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
-"""Score and constraints, where nothing is predicted."""
+"""Score and constraints, where only source studies predict."""
+OUTWARDS = KernelPrior(amplitude=0.15, effects=0.25, noise=0.03, constant=0.3)
+"""Score and constraints, where nothing is predicted, of few changes from the incumbent: most flags change little."""
 OF_SOURCES = KernelPrior(amplitude=0.3, effects=0.4, noise=0.03, constant=0.1)
 """Gains and constraints of source studies."""
 OF_FAILURES = KernelPrior(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1, slope=0.5)

@@ -22,6 +22,11 @@ MARGIN_OF_ZERO = 0.1
 """A violation of exactly 0 counts as satisfied by this margin: a success rate of 1 cannot be higher."""
 
 
+GAIN_AT_MOST = "gain_at_most"
+"""User attribute of a PRUNED trial that ran and was cut short: a bound on its weighted mean of logarithmic gains over
+the first measured trial; None: only constraints are known. Its constraint values are lower bounds."""
+
+
 @dataclass(frozen=True)
 class ObjectiveScale:
     """How a value of an objective becomes a gain over the reference.
@@ -63,10 +68,14 @@ class History:
         constraints: their constraint values by name; at most 0 is satisfied.
         numbers: their trial numbers.
         failed: configurations that failed.
+        cut: configurations that ran and were cut short.
+        gains_at_most: bounds on their gains, see `GAIN_AT_MOST`.
+        least_constraints: lower bounds on their constraint values.
         pending: configurations that are running.
         discarded: configurations whose trials were stored as FAIL, without influence; not proposed again.
         hidden: configurations of trials that the study does not contain; counted, and not proposed again.
-        feasible_flags: of each measured or failed trial, in order, whether it satisfied every constraint.
+        feasible_flags: of each measured, failed or cut trial, in order, whether it was measured and satisfied every
+            constraint.
         distributions: of all parameters of these trials.
     """
 
@@ -75,6 +84,9 @@ class History:
     constraints: list[Mapping[str, float]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     failed: list[Params] = field(default_factory=list)
+    cut: list[Params] = field(default_factory=list)
+    gains_at_most: list[float | None] = field(default_factory=list)
+    least_constraints: list[Mapping[str, float]] = field(default_factory=list)
     pending: list[Params] = field(default_factory=list)
     discarded: list[Params] = field(default_factory=list)
     hidden: list[Params] = field(default_factory=list)
@@ -83,13 +95,13 @@ class History:
 
     @property
     def n_finished(self) -> int:
-        """The number of trials that were measured or failed, hidden ones included."""
-        return len(self.measured) + len(self.failed) + len(self.hidden)
+        """The number of trials that were measured, cut or failed, hidden ones included."""
+        return len(self.measured) + len(self.cut) + len(self.failed) + len(self.hidden)
 
     @property
     def tried(self) -> list[Params]:
-        """The configurations that were measured, failed or are running."""
-        return [*self.measured, *self.failed, *self.pending]
+        """The configurations that were measured, cut, failed or are running."""
+        return [*self.measured, *self.cut, *self.failed, *self.pending]
 
     @property
     def excluded(self) -> set[frozenset[tuple[str, object]]]:
@@ -105,7 +117,7 @@ class History:
     @property
     def infeasible(self) -> list[Params]:
         """The configurations that failed or violated a constraint."""
-        pairs = zip(self.measured, self.constraints, strict=True)
+        pairs = zip([*self.measured, *self.cut], [*self.constraints, *self.least_constraints], strict=True)
         return [*self.failed, *(config for config, each in pairs if any(value > 0 for value in each.values()))]
 
     def infeasible_share(self, last: int) -> float:
@@ -140,6 +152,7 @@ def read_history(trials: Sequence[FrozenTrial], failure_constraint: str) -> Hist
     """Return the history of a study's trials.
 
     - COMPLETE with finite values: measured.
+    - PRUNED with `GAIN_AT_MOST`: cut short.
     - PRUNED with a violated constraint: failed by its configuration.
     - RUNNING with parameters: pending.
     - FAIL: discarded. Anything else is ignored.
@@ -152,6 +165,13 @@ def read_history(trials: Sequence[FrozenTrial], failure_constraint: str) -> Hist
             history.values.append(tuple(trial.values))
             history.constraints.append({k: v for k, v in trial.constraints.items() if k != failure_constraint})
             history.feasible_flags.append(all(value <= 0 for value in trial.constraints.values()))
+        elif trial.state is TrialState.PRUNED and GAIN_AT_MOST in trial.user_attrs:
+            history.cut.append(trial.params)
+            history.gains_at_most.append(trial.user_attrs[GAIN_AT_MOST])
+            history.least_constraints.append(
+                {name: value for name, value in trial.constraints.items() if name != failure_constraint}
+            )
+            history.feasible_flags.append(False)
         elif trial.state is TrialState.PRUNED and any(value > 0 for value in trial.constraints.values()):
             history.failed.append(trial.params)
             history.feasible_flags.append(False)

@@ -251,7 +251,7 @@ class ResidualSampler(BaseSampler):
         """Return the history of some trials; their parameters become known."""
         history = read_history(trials, self._failure_constraint)
         history.hidden += self._hidden
-        self._space.update(history.distributions, [*history.measured, *history.failed])
+        self._space.update(history.distributions, [*history.measured, *history.cut, *history.failed])
         return history
 
     def _begin(self, trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> History:

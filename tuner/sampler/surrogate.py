@@ -18,7 +18,14 @@ from scipy.special import log_ndtr
 from threadpoolctl import ThreadpoolController
 
 from tuner.sampler.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
-from tuner.sampler.gaussian_process import FAILURE_ITERATIONS, OF_FAILURES, WITH_PRIOR, WITHOUT_PRIOR, GaussianProcess
+from tuner.sampler.gaussian_process import (
+    FAILURE_ITERATIONS,
+    OF_FAILURES,
+    OUTWARDS,
+    WITH_PRIOR,
+    WITHOUT_PRIOR,
+    GaussianProcess,
+)
 from tuner.sampler.history import History, compress_violations, objective_scales
 from tuner.sampler.prior import PriorCache
 from tuner.sampler.transfer import Transfer
@@ -88,19 +95,32 @@ class Surrogate:
 
     def _fit(self) -> None:
         history, columns, means = self.history, self.encoder.columns, self.measured_means
-        kernel_prior = WITH_PRIOR if self._prior.exists else WITHOUT_PRIOR
+        without = WITHOUT_PRIOR if self._transfer.exists else OUTWARDS
+        kernel_prior = WITH_PRIOR if self._prior.exists else without
         targets = self._targets()
         self._values = GaussianProcess(columns, self.measured, targets, means[:, :-1], kernel_prior)
-        inputs = EncodedConfigurations.stack([self.measured, self.encoder.encode(history.failed)])
-        labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
-        failure_means = np.vstack([means[:, -1:], self._means(history.failed)[:, -1:]])
+        ran, cut_means = len(history.measured) + len(history.cut), self._means(history.cut)
+        inputs = self.encoder.encode([*history.measured, *history.cut, *history.failed])
+        labels = np.concatenate([np.zeros(ran), np.ones(len(history.failed))])
+        failure_means = np.vstack([means[:, -1:], cut_means[:, -1:], self._means(history.failed)[:, -1:]])
         self._failures = GaussianProcess(
             columns, inputs, labels[:, None], failure_means, OF_FAILURES, FAILURE_ITERATIONS
         )
-        if history.pending:
-            pending, means = self.encoder.encode(history.pending), self._means(history.pending)
-            self._values.condition_on_pending(pending, means[:, :-1])
-            self._failures.condition_on_pending(pending, means[:, -1:])
+        pending, means = self.encoder.encode(history.pending), self._means(history.pending)
+        self._failures.condition_on_pending(pending, means[:, -1:])
+        unknown = self.encoder.encode([*history.cut, *history.pending])
+        self._values.condition_on_pending(unknown, np.vstack([cut_means, means])[:, :-1], *self._bounds())
+
+    def _bounds(self) -> tuple[Matrix, Matrix]:
+        """Return the least and the most of score and compressed violations of the trials that were cut or run."""
+        history = self.history
+        shape = len(history.cut) + len(history.pending), 1 + len(self._names)
+        least, most = np.full(shape, -np.inf), np.full(shape, np.inf)
+        for row, (gain, known) in enumerate(zip(history.gains_at_most, history.least_constraints, strict=True)):
+            most[row, 0] = np.inf if gain is None else gain
+            for place, name in enumerate(self._names, start=1):
+                least[row, place] = compress_violations(known[name]) if name in known else -np.inf
+        return least, most
 
     def _targets(self) -> Matrix:
         """Return score and compressed violations of the measured trials, shape (n, 1 + constraints)."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from records.metrics import PER_GPU, Direction, metric
@@ -144,6 +144,11 @@ def parse_slo(text: str) -> Slo:
     return Slo(name, op, threshold)
 
 
+def distance_of(violations: Iterable[float]) -> float:
+    """Return the distance to the SLOs with these violations; 0 if every SLO is met."""
+    return math.fsum(math.log1p(violation) for violation in violations if violation > 0)
+
+
 _ZERO_RATIO = 0.01
 """What a 0 counts as, relative to the smallest positive value that it is compared with."""
 
@@ -253,7 +258,7 @@ class Goals:
         return any(objective.metric == name for objective in self.objectives)
 
     def verdict(self, outcome: TrialOutcome, reference: Mapping[str, float | None] | None) -> Verdict | None:
-        """Return the verdict, without a score while the reference's metrics are None.
+        """Return the verdict, without a score while the reference's metrics are None, and of a trial that was cut.
 
         None where the configuration is not at fault for a failure.
         """
@@ -262,11 +267,23 @@ class Goals:
             if outcome.failure.culprit is not Culprit.CONFIGURATION:
                 return None
             return Verdict(values, {FAILED: FAILED_VIOLATION}, None)
+        if outcome.cut is not None:
+            return Verdict(values, outcome.cut.violations, None)
         constraints = {str(slo): slo.violation(outcome.metric(slo.metric)) for slo in self.slos}
         if None in values.values():
             constraints[FAILED] = FAILED_VIOLATION
         measured = self.metrics(outcome)
         return Verdict(values, constraints, None if reference is None else score(measured, reference, self.scored))
+
+    def gain_at_most(self, outcome: TrialOutcome) -> float | None:
+        """Return the bound on the weighted mean of the objectives' logarithmic gains of a trial that was cut short.
+
+        The success rate, which every score has, is taken as that of the reference.
+        """
+        most = None if outcome.cut is None else outcome.cut.score_at_most
+        if most is None:
+            return None
+        return math.log(most) * sum(each.weight for each in self.scored) / sum(each.weight for each in self.objectives)
 
     def metrics(self, outcome: TrialOutcome) -> dict[str, float | None]:
         """Return the outcome's value of every metric that the score weighs."""

@@ -73,6 +73,9 @@ class SearchSettings(Settings):
     recipes: Annotated[
         bool, Setting(SEARCH, "", "Measure first what the search space's recipes say for this model, card and load.")
     ] = True
+    cut_short: Annotated[
+        bool, Setting(SEARCH, "", "End a trial of the search while its requests run, once it can no longer win.")
+    ] = True
     repeats: Annotated[
         int,
         Setting(SEARCH, "INTEGER", "Benchmarks per trial, each with its own seed.", least=1, limit=Number(1, 100)),

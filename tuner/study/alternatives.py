@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from records.trials import StudyRecord, TrialKind, TrialRecord
 from tuner.errors import SettingError, UserError
 from tuner.scoring.compare import pooled_noise
 from tuner.scoring.front import Point, Weighed, feasible, front, weighed
-from tuner.scoring.goals import FAILED, Goals, Slo, finite_exp, parse_objective, parse_slo
+from tuner.scoring.goals import FAILED, Goals, Slo, distance_of, finite_exp, parse_objective, parse_slo
 from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion import Nearest, SloDistance, name_of
 from tuner.study.specification.resolve_workload import make_goals
@@ -159,11 +159,6 @@ def _distance_of_trial(record: TrialRecord) -> float | None:
     if record.outcome is None or not record.outcome.succeeded or verdict is None or verdict.constraints.get(FAILED):
         return None
     return distance_of(verdict.constraints.values())
-
-
-def distance_of(violations: Iterable[float]) -> float:
-    """Return the distance with these violations; 0 if every SLO is met."""
-    return math.fsum(math.log1p(violation) for violation in violations if violation > 0)
 
 
 def nearest_of(goals: Goals, records: Sequence[TrialRecord], label: str) -> Nearest | None:

@@ -30,6 +30,8 @@ from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
+from tuner.scoring.goals import FAILED, distance_of
+from tuner.specs import CutRule, TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
 from tuner.study.specification.spec import Budget, StudySpec
@@ -47,6 +49,10 @@ _OVERTIME = 1.0
 
 _MOST_WAITING = 2
 """Trials that wait for more GPUs than are idle: the second one shows that the sampler has no smaller one now."""
+
+CUT_BELOW = 0.9
+"""A trial that scores less than this share of the best one is cut short: with the noise of both, it is worse. So is one
+that misses its SLOs by more than the inverse times what the nearest one does, while none meets them."""
 
 _GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""
@@ -165,10 +171,31 @@ class Loop:
             self._add(item)
             attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)
+            trial = replace(trial, cut=self._cut_rule(item, trial))
             item.began_s = self._clock.monotonic()
             self._items[trial.uid] = item
             self._executor.submit(trial, slot)
             self._observer.started(trial, slot)
+
+    def _cut_rule(self, item: WorkItem, trial: TrialSpec) -> CutRule | None:
+        """Return when a trial is cut short; None for one that is measured whole.
+
+        Trials of the search alone are cut. While none meets every SLO, the nearest to them is searched. What the median
+        of several repeats will be does not follow from the first.
+        """
+        if not self._spec.search.cut_short or item.round or item.kind not in (TrialKind.SEARCH, TrialKind.RECIPE):
+            return None
+        reference = self._cached_reference(of_rounds=False)
+        if reference is None or trial.repeats > 1 or trial.capacity_slos is not None:
+            return None
+        records = [each for each in self._store.trials(self._spec.name, finished=True) if not each.round]
+        goals, measured = self._spec.goals, [each for each in records if each.outcome and each.outcome.succeeded]
+        verdicts = [each.verdict for each in measured if each.verdict and FAILED not in each.verdict.constraints]
+        scores = [each.score for each in verdicts if each.feasible and each.score]
+        if scores:
+            return CutRule(goals.slos, goals.scored, reference, CUT_BELOW * max(scores))
+        nearest = min((distance_of(each.constraints.values()) for each in verdicts), default=math.inf)
+        return CutRule(goals.slos, goals.scored, reference, None, nearest - math.log(CUT_BELOW))
 
     def _next(self, source: TrialSource, slot: int) -> WorkItem | None:
         """Return a trial that fits into the GPUs that are idle from a slot on; None if there is none now.
@@ -236,7 +263,7 @@ class Loop:
                 source.give_back(item)
                 return None
             outcome = _outcome_of_last_attempt(outcome, failure, self._budget.attempts)
-        if failure is None:
+        if failure is None and outcome.cut is None:
             self._count_seconds(outcome, self._clock.monotonic() - item.began_s)
         return self._finish(item, outcome)
 
@@ -255,7 +282,7 @@ class Loop:
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         self._kept.remove(item.number, item.round)
         if item.round == 0:
-            self._optuna_study.tell(item.number, verdict, outcome.failure)
+            self._optuna_study.tell(item.number, verdict, outcome.failure, self._spec.goals.gain_at_most(outcome))
         if item.kind in REFERENCES or (outcome.succeeded and verdict is not None and verdict.score is None):
             self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)

@@ -22,6 +22,7 @@ from storage.errors import NotYetAvailable, StorageUnavailable, database_reason
 from storage.store import Store
 from storage.transactions import check_in_transactions
 from storage.waiting import NO_WAIT
+from tuner.scoring.goals import FAILED
 
 RULED_OUT, DROPPED = "ruled_out", "dropped"
 """User attributes of an Optuna trial that never ran: the rule that it breaks, or the reason why it was not needed."""
@@ -189,6 +190,8 @@ def attributes_of(verdict: Verdict | None, failure: Failure | None) -> dict[str,
         attributes |= {"failure": failure.kind.value, "verdict": "failed"}
     elif verdict is not None and verdict.feasible:
         attributes["verdict"] = "feasible"
+    elif verdict is not None and None in verdict.values.values() and FAILED not in verdict.constraints:
+        attributes["verdict"] = "cut short"
     elif verdict is not None:  # a search for the capacity has no verdict
         missed = [name for name, value in verdict.constraints.items() if value > 0]
         attributes["verdict"] = f"infeasible: {', '.join(missed) or 'an objective was not measured'}"

@@ -2,7 +2,8 @@
 
 The sampler is `tuner.sampler.ResidualSampler` or Optuna's multivariate TPE. TPE ignores FAIL trials and proposes
 configurations that failed again. A configuration that failed is therefore stored as PRUNED with a violated constraint
-and no values. Infrastructure failures do not depend on the configuration and are stored as FAIL.
+and no values. Infrastructure failures do not depend on the configuration and are stored as FAIL. A trial that was cut
+short is PRUNED, too, with the bounds that are known.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from records.trials import Config, Failure, Verdict
 from search_spaces import ResolvedSpace
 from storage.store import Store
 from tuner.sampler.flag_effects import Elimination, FlagEffect
+from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prior
 from tuner.sampler.residual import ResidualSampler, SelectedTrials, converged
 from tuner.sampler.transfer import SourceHistory
@@ -257,11 +260,21 @@ class OptunaStudy:
         )
         return RunningTrial(self._storage.add(begun, before), config)
 
-    def tell(self, number: int, verdict: Verdict | None, failure: Failure | None = None) -> None:
-        """Store the outcome of a trial: values and constraints, or a violated constraint; None: FAIL."""
-        self._storage.end(number, partial(self._tell, verdict, failure))
+    def tell(
+        self,
+        number: int,
+        verdict: Verdict | None,
+        failure: Failure | None = None,
+        gain_at_most: float | None = None,
+    ) -> None:
+        """Store the outcome of a trial: values and constraints, or a violated constraint; None: FAIL.
 
-    def _tell(self, verdict: Verdict | None, failure: Failure | None, trial: Trial) -> None:
+        A verdict without values or failure is that of a trial that was cut short, whose gain over the reference is at
+        most `gain_at_most` (None: unknown).
+        """
+        self._storage.end(number, partial(self._tell, verdict, failure, gain_at_most))
+
+    def _tell(self, verdict: Verdict | None, failure: Failure | None, gain_at_most: float | None, trial: Trial) -> None:
         for name, value in attributes_of(verdict, failure).items():
             trial.set_user_attr(name, value)
         if verdict is None:
@@ -274,8 +287,17 @@ class OptunaStudy:
         if len(measured) == len(values):
             trial.set_constraint(FAILED, 0.0)
             self._study.tell(trial, measured)
-        else:
-            self._study.tell(trial, state=TrialState.PRUNED)
+            return
+        if FAILED not in verdict.constraints:
+            trial.set_constraint(FAILED, 0.0)
+            trial.set_user_attr(GAIN_AT_MOST, self._over_first(gain_at_most))
+        self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _over_first(self, gain: float | None) -> float | None:
+        """Return a gain over the reference as one over the first measured trial; None if that is not known."""
+        first = next((trial for trial in self._storage.trials() if trial.state is TrialState.COMPLETE), None)
+        score = None if first is None else first.user_attrs.get("score")
+        return gain - math.log(score) if gain is not None and score else None
 
     def rule_out(self, number: int, reason: str) -> None:
         """Store a trial as failed by its configuration, which breaks a rule; nothing was launched."""

@@ -71,7 +71,8 @@ class Proposals:
             if known is None:
                 self._optuna_study.drop(number, "the study was stopped before this trial began")
             elif known.outcome is not None:
-                self._optuna_study.tell(number, known.verdict, known.outcome.failure)
+                most = self._spec.goals.gain_at_most(known.outcome)
+                self._optuna_study.tell(number, known.verdict, known.outcome.failure, most)
             else:
                 self._queue.append(WorkItem(number, 0, known.kind, known.config, known.label, known=True))
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
+from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
 from storage import locks
 from tuner.cancellation import CancelToken
 from tuner.errors import InfrastructureError, SettingError
@@ -70,7 +70,7 @@ class KeptOutcomes:
 
 def _outcome(content: dict[str, Any]) -> TrialOutcome:
     """Return an outcome from the JSON of its fields."""
-    failure, server = content["failure"], content["server"]
+    failure, server, cut = content["failure"], content["server"], content.get("cut")
     parts = {
         "started_at": datetime.fromisoformat(content["started_at"]),
         "ended_at": datetime.fromisoformat(content["ended_at"]),
@@ -79,6 +79,7 @@ def _outcome(content: dict[str, Any]) -> TrialOutcome:
         "repeats": tuple(Repeat(**repeat) for repeat in content["repeats"]),
         "server": None if server is None else ServerFacts(**server),
         "failure": None if failure is None else _failure(failure),
+        "cut": None if cut is None else Cut(**cut),
     }
     return TrialOutcome(**{**content, **parts})
 

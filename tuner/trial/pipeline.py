@@ -14,15 +14,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
+from records.trials import Cut, Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch, moment_after
-from tuner.engines.base import Engine, Server
-from tuner.errors import TrialFailed
+from tuner.engines.base import Engine, Server, Watchable
+from tuner.errors import TrialCut, TrialFailed
 from tuner.scoring.cost import per_gpu_metrics, token_costs
 from tuner.scoring.goals import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import RatePoint, find_capacity, write_points
+from tuner.trial.cut import TrialWatch
 from tuner.workloads.spec import SingleWorkload, Suite, Workload, merge_repeats
 from tuner.workloads.traffic import Traffic
 
@@ -51,6 +52,7 @@ class _Attempt:
         self.server: Server | None = None
         self.repeats: list[Repeat] = []
         self.facts: ServerFacts | None = None
+        self.cut: Cut | None = None
 
     def enter(self, phase: Phase) -> None:
         """Start `phase`.
@@ -89,12 +91,22 @@ class _Attempt:
         if spec.capacity_slos is not None:
             self.search_capacity(server, spec.workload, spec.capacity_slos)
         else:
-            for index in range(spec.repeats):
-                self.repeats.append(self.repeat(server, spec.workload, index))
-        if not any(repeat.completed for repeat in self.repeats):
+            self.run_benchmarks(server)
+        if self.cut is None and not any(repeat.completed for repeat in self.repeats):
             offered = sum(repeat.offered for repeat in self.repeats)
             message = f"none of {offered} requests succeeded"
             raise TrialFailed(Failure(FailureKind.REQUESTS_FAILED, Phase.BENCHMARK, message))
+
+    def run_benchmarks(self, server: Server) -> None:
+        """Run the workload once per repeat, or until the trial is cut short."""
+        spec = self.spec
+        if spec.cut is not None and isinstance(spec.workload, Traffic) and isinstance(server, Watchable):
+            server.watch(TrialWatch(spec.cut, spec.workload, spec.launch.gpus(spec.gpus)))
+        try:
+            for index in range(spec.repeats):
+                self.repeats.append(self.repeat(server, spec.workload, index))
+        except TrialCut as error:
+            self.cut, self.repeats = error.cut, []
 
     def repeat(self, server: Server, workload: Workload, index: int) -> Repeat:
         """Run the workload once, or each workload of a suite once."""
@@ -213,4 +225,5 @@ def run_trial(
         repeats=tuple(attempt.repeats),
         server=attempt.facts,
         failure=failure,
+        cut=None if failure else attempt.cut,
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from records.measured import exported_of
+from records.trials import configuration_changes
 from tuner.errors import UserError
 from tuner.results.conclusion import ITL
-from tuner.results.text import configuration_changes
 from tuner.scoring.compare import MeasuredRatio
 from tuner.scoring.rounds import measured_ratio, unpaired
 from tuner.use_cases.places import FORMS, named_trial

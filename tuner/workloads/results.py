@@ -109,7 +109,7 @@ class Window:
 _EDGE_SHARE = 0.1
 """Share of an open-loop run that is cut off at the beginning and again at the end."""
 
-_MIN_STABLE_REQUESTS = 20
+LEAST_STABLE_REQUESTS = 20
 """Requests that a stable middle needs; with fewer, the whole run counts."""
 
 
@@ -128,7 +128,7 @@ def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window
         window = Window(starts[0] + edge, starts[-1] - edge)
     else:
         window = Window(starts[min(users, len(starts)) - 1], starts[-1])
-    return window if sum(window.holds(record) for record in offered) >= _MIN_STABLE_REQUESTS else None
+    return window if sum(window.holds(record) for record in offered) >= LEAST_STABLE_REQUESTS else None
 
 
 def failures_line(records: Sequence[RequestRecord]) -> str | None:

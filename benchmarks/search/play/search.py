@@ -13,6 +13,7 @@ from benchmarks.search.play.reporting import Reporter, make_study
 from benchmarks.search.problems.problem import Outcome, Problem, config_key, crashed_outcome
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.planned import PlannedSampler
+from benchmarks.search.samplers.recipes import RecipeTrials
 from benchmarks.search.samplers.residual import max_expected_improvement
 from records.trials import Config
 
@@ -37,7 +38,7 @@ def play(problem: Problem, sampler: ComparedSampler, trials: int, seed: int, wor
         seed: of the sampler and of the noise.
         workers: number of trials that run side by side.
     """
-    search = VirtualSearch(problem, sampler, seed)
+    search = VirtualSearch(problem, sampler, seed, trials)
     while len(search.ended) < trials:
         while len(search.running) < workers and search.begun < trials and not search.exhausted:
             search.begin()
@@ -79,12 +80,13 @@ class VirtualSearch:
         exhausted: whether no configuration is left.
     """
 
-    def __init__(self, problem: Problem, sampler: ComparedSampler, seed: int) -> None:
+    def __init__(self, problem: Problem, sampler: ComparedSampler, seed: int, trials: int) -> None:
         self._problem = problem
         self._sampler = sampler
         self._seed = seed
         self.study = make_study(problem, sampler, seed)
         self._reporter = Reporter(self.study, sampler, problem.constraint_names)
+        self._recipes = None if sampler.recipes is None else RecipeTrials(problem, trials, sampler.recipes == "alone")
         self._now = 0.0
         self._compiled: set[Hashable] = set()
         self._measured: dict[str, Config] = {}
@@ -98,7 +100,7 @@ class VirtualSearch:
     def begin(self) -> None:
         """Get a configuration and start its trial."""
         begun = time.perf_counter()
-        suggested = self._defaults_trial() if self.begun == 0 else self._suggested_trial()
+        suggested = self._given() or (None if self._sampler.recipes == "alone" else self._suggested_trial())
         ask_s = time.perf_counter() - begun
         improvement = max_expected_improvement(self.study) if self.begun else None
         if suggested is None:
@@ -115,12 +117,20 @@ class VirtualSearch:
         self._measured[config_key(config)] = config
         self.begun += 1
 
-    def _defaults_trial(self) -> tuple[Trial, Config]:
-        """Return a running trial of the defaults that the sampler had no part in.
+    def _given(self) -> tuple[Trial, Config] | None:
+        """Return a running trial of the defaults or of the next recipe that is new; None once there is none left."""
+        if self.begun == 0:
+            return self._given_trial(*self._problem.defaults())
+        while self._recipes is not None and (config := self._recipes.next(self.ended)) is not None:
+            if config_key(config) not in self._measured:
+                return self._given_trial(config, self._problem.defaults_beside(config))
+        return None
+
+    def _given_trial(self, config: Config, hints: Config) -> tuple[Trial, Config]:
+        """Return a running trial that the sampler had no part in.
 
         The storage is written directly: `Study.ask` would run the sampler and change its random state.
         """
-        config, hints = self._problem.defaults()
         known = {**hints, **config}
         scratch = optuna.create_study()
         scratch.enqueue_trial(dict(known))

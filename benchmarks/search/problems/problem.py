@@ -137,6 +137,10 @@ class Problem(ABC):
         """Return whether the configuration satisfies every rule that can be checked before a launch."""
         return True
 
+    def defaults_beside(self, config: Config) -> Config:
+        """Return the engine's effective values of the parameters that a configuration leaves out, where known."""
+        return {}
+
     def snap(self, config: Config, measured: Collection[str]) -> Config | None:
         """Return the configuration that is measured in place of a suggested one; None if all are measured.
 

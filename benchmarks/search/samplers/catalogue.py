@@ -7,6 +7,7 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from benchmarks.search.problems.problem import Problem
+from benchmarks.search.problems.simulated.problem import SimulatedProblem
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.grid import GridSampler, grid_names
 from benchmarks.search.samplers.residual import make_residual, residual_ranking
@@ -71,6 +72,10 @@ def _has_grid(problem: Problem) -> bool:
     return grid_names(problem) is not None
 
 
+def _has_recipes(problem: Problem) -> bool:
+    return isinstance(problem, SimulatedProblem)
+
+
 COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
     sampler.name: sampler
     for sampler in (
@@ -84,7 +89,9 @@ COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
         ComparedSampler("nsga2", _nsga2, crash_report="worst"),
         ComparedSampler("scoot", _scoot, optimises="score"),
         ComparedSampler("grid", GridSampler, crash_report="fail", reads_constraints=False, applies_to=_has_grid),
-        ComparedSampler(RESIDUAL_NAME, make_residual, ranking=residual_ranking),
+        ComparedSampler("recipes-alone", _random, recipes="alone", applies_to=_has_recipes),
+        ComparedSampler("residual-bare", make_residual, by_default=False, ranking=residual_ranking),
+        ComparedSampler(RESIDUAL_NAME, make_residual, recipes="first", ranking=residual_ranking),
     )
 }
 """The samplers by name. `tpe-constrained` is what `tuner optimize --sampler tpe` uses. `gp-objectives` models every

@@ -26,6 +26,8 @@ class ComparedSampler:
         required_modules: modules that the sampler imports.
         applies_to: whether the sampler can search a problem.
         by_default: whether the sampler takes part if the command line names none.
+        recipes: `first`: the study's recipes come before the sampler's first suggestion. `alone`: all of them, then the
+            search ends.
         ranking: returns the numbers of the sampler's best trials, best first; without it, the measured scores rank.
     """
 
@@ -37,6 +39,7 @@ class ComparedSampler:
     required_modules: tuple[str, ...] = ()
     applies_to: Callable[[Problem], bool] = lambda problem: True
     by_default: bool = True
+    recipes: Literal["first", "alone"] | None = None
     ranking: Callable[[Study], list[int]] | None = None
 
     @property

@@ -36,7 +36,6 @@ def _studies() -> None:
         sa.Column("premise", JSON, nullable=False),
         sa.Column("facts", JSON, nullable=False),
         sa.Column("conclusion", JSON, nullable=True),
-        sa.Column("mlflow_run", sa.String(length=64), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_tuner_studies"),
         sa.UniqueConstraint("name", name="uq_tuner_studies_name"),
     )

@@ -384,7 +384,10 @@ def test_differences_are_taken_seed_by_seed() -> None:
 OTHERS = [sampler.name for sampler in COMPARED_SAMPLERS.values() if sampler.name != RESIDUAL_NAME]
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if not COMPARED_SAMPLERS[name].missing_modules])
+SEARCHING = [name for name in OTHERS if COMPARED_SAMPLERS[name].recipes != "alone"]
+
+
+@pytest.mark.parametrize("name", [name for name in SEARCHING if not COMPARED_SAMPLERS[name].missing_modules])
 def test_every_sampler_searches(name: str) -> None:
     sampler = COMPARED_SAMPLERS[name]
     problem = SYNTHETIC["crash-half"]("right")
@@ -392,6 +395,27 @@ def test_every_sampler_searches(name: str) -> None:
     record = play(problem, sampler, 14, seed=0, workers=2)
     assert len(record.trials) == 14
     assert all(trial.outcome.feasible == (trial.true_score is not None) for trial in record.trials)
+
+
+def test_recipes_alone_are_the_list_then_the_winners_together() -> None:
+    problem = make_problem("sim-t4-greedy", ProblemSettings(prior="none"))
+    assert isinstance(problem, SimulatedProblem)
+    recipes = [dict(recipe.config) for recipe in problem.study.spec.recipes]
+    record = play(problem, COMPARED_SAMPLERS["recipes-alone"], 60, seed=0)
+    configs = [dict(trial.config) for trial in record.trials]
+    assert configs[: len(recipes) + 1] == [{}, *recipes]
+    assert len(configs) <= len(recipes) + 2
+    assert record.exhausted
+
+
+def test_recipes_come_before_the_first_suggestion() -> None:
+    """A budget of ten trials has two recipes, and no place for their combination."""
+    problem = make_problem("sim-t4-greedy", ProblemSettings(prior="none"))
+    assert isinstance(problem, SimulatedProblem)
+    record = play(problem, COMPARED_SAMPLERS[RESIDUAL_NAME], 10, seed=0)
+    recipes = [dict(recipe.config) for recipe in problem.study.spec.recipes]
+    assert [dict(trial.config) for trial in record.trials[:3]] == [{}, *recipes[:2]]
+    assert len(record.trials) == 10
 
 
 def test_a_source_study_has_the_configurations_that_the_other_space_contains() -> None:

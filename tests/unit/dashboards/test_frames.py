@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import io
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -20,10 +22,14 @@ from dashboards.frames import (
     to_json,
     trials_frame,
 )
+from dashboards.mlflow.run_layout import status, trial_tags
+from dashboards.plots.search import progress
+from dashboards.tradeoff import finished_configurations
 from records.metrics import METRICS
-from records.trials import FailureKind, ServerFacts, TrialKind, TrialRecord
+from records.trials import FailureKind, ServerFacts, TrialKind, TrialRecord, Verdict
 from storage.errors import StorageError
 from tests import store_samples as samples
+from tuner.cli.output.progress.lines import trial_line
 from tuner.loadgen.result import write_records
 from tuner.workloads.results import RequestRecord, RequestStatus
 
@@ -249,3 +255,24 @@ def test_a_median_needs_every_repeat(records: list[TrialRecord]) -> None:
     outcome = samples.success(samples.repeat(0, 5.0), samples.repeat(1, None))
     frame = trials_frame([dataclasses.replace(records[0], outcome=outcome)])
     assert frame["output_throughput"].isna().tolist() == [True]
+
+
+def test_a_trial_that_was_cut_short_is_shown_as_that_and_has_no_metrics() -> None:
+    cut = samples.cut()
+    verdict = Verdict({"output_throughput": None}, {"p99_tpot_ms<50": 0.25}, None)
+    record = replace(samples.pending(3), outcome=cut, verdict=verdict)
+    [row] = trials_frame([record]).to_dict("records")
+    assert (row["state"], row["feasible"], row["repeats"]) == ("cut", False, 0)
+    assert (row["cut_reason"], row["score_at_most"]) == ("score at most 0.7, 0.9 needed", 0.7)
+    assert math.isnan(row["output_throughput"])
+    assert row["failure_kind"] is None
+    assert trial_line(record, ()) == "#3 cut short: score at most 0.7, 0.9 needed"
+    tags = trial_tags(record, cut)
+    assert (tags["state"], tags["cut"], tags["score_at_most"]) == ("cut", "score at most 0.7, 0.9 needed", "0.7")
+    assert status(cut) == "FINISHED"
+    [shown] = finished_configurations(samples.study(), [record])
+    assert shown.failure == "cut short"
+    figure = progress([replace(samples.pending(0), outcome=samples.success(), verdict=samples.verdict()), record])
+    assert figure is not None
+    [bound] = [trace for trace in figure.data if trace.name == "cut short: at most"]
+    assert (list(bound.x), list(bound.y)) == ([3], [0.7])

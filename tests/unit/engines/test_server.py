@@ -2,13 +2,14 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
+from records.trials import Cut, Failure, FailureKind, Phase, Repeat, ServerFacts
 from tests.gguf_model import MadeModel
 from tests.two_formats import write_both
 from tuner.cancellation import CancelToken
@@ -17,9 +18,14 @@ from tuner.engines.server.metrics import CompileCaches, MetricNames, cache_folde
 from tuner.engines.server.running_server import Readings, RunningServer
 from tuner.engines.server.token_prompts import TokenTools, common_tokens, ordinary_texts, with_common_tokens
 from tuner.engines.server.traffic import PromptTools
-from tuner.errors import SettingError, TrialFailed
+from tuner.engines.vllm.texts import COMPILES
+from tuner.errors import SettingError, TrialCut, TrialFailed
+from tuner.loadgen.plan import PlannedRequest
+from tuner.loadgen.progress import ProgressReader, ProgressWriter
 from tuner.processes.records import ProcessRecords
 from tuner.specs import Limits, ModelRef
+from tuner.workloads.progress import RunProgress
+from tuner.workloads.results import RequestSlo
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 NEVER = threading.Event()
@@ -39,8 +45,11 @@ def fail(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     raise NotImplementedError
 
 
+CUT = Cut("misses p99_ttft_ms<50", 2.0, 20, 100)
+
+
 class PlayedServer(RunningServer):
-    """A server whose runs are given: those of the warm-up, then those of the benchmarks."""
+    """A server whose runs are given: those of the warm-up, then those of the benchmarks; one below 0 is cut short."""
 
     reads = Readings(fail, lambda log: ServerFacts(kv_cache_tokens=7), MetricNames("running", "waiting"))
 
@@ -66,6 +75,8 @@ class PlayedServer(RunningServer):
         latency, compiles = self.runs.pop(0)
         if compiles:
             (self.cache / str(len(self.sent))).touch()
+        if latency < 0:
+            raise TrialCut(CUT)
         done = 4 if latency else 0
         return Repeat(index, seed, 4, done, 4 - done, 1.0, {"mean_e2el_ms": latency, "p99_ttft_ms": latency})
 
@@ -101,8 +112,32 @@ def test_a_window_during_which_kernels_are_compiled_is_not_the_last(play: Make) 
     assert warmed(play([(100, True), (100, True), (100, False)])) == (3, True)
 
 
+def test_a_window_in_which_the_log_tells_of_a_compilation_is_not_the_last(play: Make, tmp_path: Path) -> None:
+    server = play([(100, False), (100, False), (100, False)])
+    log, send = tmp_path / "server.log", server._run_workload
+    log.write_text("WARNING Triton kernel JIT compilation during inference: before_the_warm_up.\n")
+
+    def logged(workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        if index == 1:
+            with log.open("a") as file:
+                file.write("WARNING Triton kernel JIT compilation during inference: fused_moe_kernel.\n")
+        return send(workload, index, phase, cancelled)
+
+    server._run_workload = logged  # type: ignore[method-assign]
+    server.reads = replace(server.reads, compiles=COMPILES)
+    assert warmed(server) == (3, True)
+
+
 def test_a_warm_up_that_does_not_settle_ends_and_says_so(play: Make) -> None:
-    assert warmed(play([(100.0 * 2**k, False) for k in range(8)])) == (8, False)
+    assert warmed(play([(12_800.0 / 2**k, False) for k in range(8)])) == (8, False)
+
+
+def test_a_warm_up_ends_with_two_windows_that_are_no_faster(play: Make) -> None:
+    assert warmed(play([(900, False), (100, False), (140, False), (101, False)])) == (4, True)
+
+
+def test_a_window_without_a_gain_that_compiles_is_not_the_last(play: Make) -> None:
+    assert warmed(play([(100, False), (140, True), (200, False), (150, False)])) == (4, True)
 
 
 def test_a_slow_warm_up_starts_no_further_window(play: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +152,7 @@ def test_a_warm_up_of_which_no_request_succeeds_fails_the_trial(play: Make) -> N
 
 
 def test_each_load_of_a_suite_has_to_settle(play: Make) -> None:
-    server = play([*((100.0 * 2**k, False) for k in range(8)), (100, False), (100, False)])
+    server = play([*((12_800.0 / 2**k, False) for k in range(8)), (100, False), (100, False)])
     server.warm_up(LOAD, NEVER)
     assert warmed(server) == (10, False)
 
@@ -141,6 +176,42 @@ def test_a_benchmark_that_compiles_again_and_again_is_kept_as_not_settled(play: 
     server.warm_up(LOAD, NEVER)
     assert server.benchmark(LOAD, 0, NEVER).metrics["mean_e2el_ms"] == 300
     assert (server.facts().warmup_settled, server.facts().benchmarks_again) == (False, 2)
+
+
+def test_a_trial_is_cut_for_a_benchmark_that_compiles_nothing(play: Make) -> None:
+    with pytest.raises(TrialCut) as cut:
+        play([(-1, False)]).benchmark(LOAD, 0, NEVER)
+    assert cut.value.cut is CUT
+
+
+def test_a_trial_is_not_cut_for_a_benchmark_that_compiles(play: Make) -> None:
+    server = play([(-1, True), (100, False)])
+    assert server.benchmark(LOAD, 0, NEVER).metrics["mean_e2el_ms"] == 100
+    assert server.facts().benchmarks_again == 1
+
+
+def test_each_line_of_progress_is_looked_at_until_the_trial_is_lost(tmp_path: Path) -> None:
+    class LostAtTwo:
+        slos: Mapping[str, RequestSlo] = {"a": RequestSlo({"ttft": 100.0})}
+        users: int | None = None
+
+        def look(self, progress: RunProgress, at_s: float) -> Cut | None:
+            missed.append(progress.seen(at_s).missed.tolist())
+            return CUT if at_s == 2.0 else None
+
+    missed: list[list[bool]] = []
+    file = tmp_path / "progress.jsonl"
+    writer = ProgressWriter(file, [PlannedRequest(k, "a", k / 10, "text", 3, 4) for k in range(2)])
+    look = running_server._Look(LostAtTwo(), ProgressReader(file))
+    look.raise_if_lost()
+    writer.add(0.15, [], [(0, 0.0, None), (1, 0.1, None)])
+    look.raise_if_lost()
+    look.raise_if_lost()
+    writer.add(2.0, [], [(0, 0.0, None), (1, 0.1, None)])
+    look._next_s = 0.0
+    with pytest.raises(TrialCut):
+        look.raise_if_lost()
+    assert missed == [[True, False], [True, True]]
 
 
 def test_a_variable_names_its_folder_and_home_has_the_others(tmp_path: Path) -> None:

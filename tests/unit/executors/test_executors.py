@@ -35,7 +35,7 @@ from tuner.engines.base import Engine
 from tuner.errors import InfrastructureError, UserError
 from tuner.executors import ray_cluster, ray_pool, ray_worker
 from tuner.executors.base import CheckedExecutor, Executor, Finished, InlineExecutor
-from tuner.executors.ray_pool import RayExecutor
+from tuner.executors.ray_pool import RayExecutor, widest
 from tuner.executors.ray_worker import Slot
 from tuner.processes.family import is_alive
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
@@ -314,16 +314,17 @@ class TestWorkerThatDoesNotStart:
 
 @dataclass(frozen=True)
 class TwoGpus:
-    """Builds stub engines of a worker with two GPUs, or of its second one, for which it leaves a file."""
+    """Builds stub engines of a worker's GPUs, or of some of them, for which it leaves a file."""
 
     held: Path
     gpu: int = 0
+    count: int = 0
 
-    def on_gpu(self, number: int) -> TwoGpus:
-        return TwoGpus(self.held, number)
+    def on_gpus(self, first: int, count: int) -> TwoGpus:
+        return TwoGpus(self.held, first, count)
 
     def __call__(self, slot: int) -> Engine:
-        self.held.with_name(f"engine-{slot}-{self.gpu}").touch()
+        self.held.with_name(f"engine-{slot}-{self.gpu}-{self.count}").touch()
         return StubFactory(self.held)(slot)
 
 
@@ -351,7 +352,7 @@ def test_trials_of_one_gpu_run_beside_each_other(tmp_path: Path) -> None:
             1: (0, True),
             2: (1, True),
         }
-        assert (tmp_path / "engine-0-1").exists()
+        assert (tmp_path / "engine-0-1-1").exists()
         gate.unlink()
         executor.submit(sized(tmp_path, 3, 2), 0)
         assert executor.idle() == []
@@ -367,6 +368,36 @@ def test_trials_of_one_gpu_run_beside_each_other(tmp_path: Path) -> None:
         assert executor.idle() == [0, 1]
     finally:
         executor.close()
+
+
+def test_four_gpus_take_two_trials_of_two(tmp_path: Path) -> None:
+    gate, records = tmp_path / "go", tmp_path / "ray"
+    executor = RayExecutor(
+        TwoGpus(gate), ["4 × H"], gpus=4, provenance=Provenance.SIMULATED, records=records, beside=True
+    )
+    try:
+        wait_until_started(executor)
+        assert executor.idle() == [0, 1, 2, 3]
+        assert [slot for slot in range(4) if executor.fits(slot, 2)] == [0, 2]
+        assert [slot for slot in range(4) if executor.fits(slot, 4)] == [0]
+        executor.submit(replace(sized(tmp_path, 1, 2), gpus=4), 2)
+        assert (executor.idle(), [executor.fits(0, count) for count in (1, 2, 4)]) == ([0, 1], [True, True, False])
+        executor.submit(replace(sized(tmp_path, 2, 1), gpus=4), 1)
+        assert (executor.idle(), executor.fits(0, 2)) == ([0], False)
+        gate.touch()
+        assert {f.spec.number: (f.slot, f.outcome.succeeded) for f in gather(executor, 2)} == {
+            1: (2, True),
+            2: (1, True),
+        }
+        assert (tmp_path / "engine-0-2-2").exists()
+        assert executor.idle() == [0, 1, 2, 3]
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(2, [2, 1]), (4, [4, 1, 2, 1]), (6, [6, 1, 2, 3, 2, 1]), (0, [])])
+def test_a_trial_begins_at_a_multiple_of_its_gpus(gpus: int, expected: list[int]) -> None:
+    assert [widest(gpu, gpus) for gpu in range(gpus)] == expected
 
 
 def test_a_worker_that_is_lost_with_two_trials_is_replaced_once(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tests.unit.loadgen.loads import GOOD, Fake, asked, due, load_against, plan, replying, statuses
 from tuner.loadgen import run
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
+from tuner.loadgen.progress import ProgressReader, ProgressWriter
 from tuner.loadgen.result import (
     GeneratorDelays,
     generator_delays,
@@ -585,3 +586,34 @@ def test_a_server_that_does_not_exist(nowhere: str, changes: dict[str, int | Non
         assert record.sent_s is not None
         assert record.first_token_s is None
     assert result.wall_s < 5.0
+
+
+def test_the_progress_of_a_run_can_be_read_while_it_lasts(start_fake: StartFake, tmp_path: Path) -> None:
+    fake = start_fake(faults={"1": "stall"})
+    requests, file = due(0.0, 0.1, 5.0), tmp_path / "progress.jsonl"
+    reader = ProgressReader(file)
+    assert not reader.advance()
+    writer = ProgressWriter(file, requests)
+    assert not reader.advance()
+    assert [record.due_s for record in reader.records] == [0.0, 0.1, 5.0]
+    result = run_plan(plan(fake.url, limit_s=1.5), requests, writer)
+    assert reader.advance()
+    assert not reader.advance()
+    first, second, third = reader.records
+    assert replace(result.records[0], gaps_s=(), input_tokens=None) == first
+    assert (second.status, second.end_s) == (NOT_SENT, None)
+    assert second.first_token_s is not None
+    assert (third.sent_s, third.planned_output) == (None, requests[2].max_tokens)
+    assert reader.at_s == pytest.approx(1.0, abs=LATE_S)
+
+
+def test_half_a_line_of_progress_is_left_for_the_next_look(tmp_path: Path) -> None:
+    file = tmp_path / "progress.jsonl"
+    ProgressWriter(file, due(0.0)).add(1.0, [], [(0, 0.25, None)])
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-3])
+    reader = ProgressReader(file)
+    assert not reader.advance()
+    file.write_bytes(whole)
+    assert reader.advance()
+    assert [record.sent_s for record in reader.records] == [0.25]

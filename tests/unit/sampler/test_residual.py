@@ -343,7 +343,8 @@ def constants_of(path: Path) -> set[str]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 targets = target.elts if isinstance(target, ast.Tuple) else [target]
-                literal = isinstance(node.value, ast.Constant | ast.Tuple)
+                is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+                literal = isinstance(node.value, ast.Constant | ast.Tuple) and not is_text
                 names |= {each.id for each in targets if isinstance(each, ast.Name) and literal}
     return {name for name in names if not name.startswith("_")}
 
@@ -430,6 +431,8 @@ def test_local_search_changes_one_parameter_at_a_time_and_respects_rules(candida
         ([0.0, 0.1, 0.2], 3),
         ([0.0, 0.1, 0.2, None, 0.1, 0.2], 2),
         ([0.0, None, None, None, None, None, None], 1),
+        ([0.0] * 8, 2),
+        ([0.0] * 17, 3),
     ],
 )
 def test_successes_widen_the_trust_region_and_failures_narrow_it(scores: list[float | None], radius: int) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import StudyDirection
+from optuna.trial import TrialState, create_trial
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -21,7 +23,11 @@ from tuner.sampler.encoding import (
 )
 from tuner.sampler.flag_effects import Elimination, ReductionStep, reset_to_default
 from tuner.sampler.gaussian_process import GaussianProcess, KernelPrior
+from tuner.sampler.history import GAIN_AT_MOST, History, read_history
+from tuner.sampler.prior import PriorCache
 from tuner.sampler.residual import ResidualSampler
+from tuner.sampler.surrogate import Posterior, Surrogate, SurrogateSettings
+from tuner.sampler.transfer import Transfer
 
 SPACE = {
     "seqs": IntDistribution(8, 128, log=True),
@@ -321,3 +327,48 @@ def test_what_may_be_luck_is_within_the_noise_or_two_and_a_half_deviations() -> 
     assert Elimination(steps, noise=0.02).unproved() == ["a", "b", "c"]
     assert Elimination(steps, noise=0.3).unproved() == ["a", "b", "c"]
     assert Elimination(steps, noise=0.01).unproved() == ["a"]
+
+
+def test_a_trial_that_was_cut_counts_as_at_most_its_bound() -> None:
+    """The middle of three is expected to have the gain of its neighbours, and is known to have at most half of it."""
+    space = {"share": FloatDistribution(0.0, 1.0)}
+    directions = [StudyDirection.MAXIMIZE]
+    settings = SurrogateSettings(PriorCache(None), Transfer((), with_prior=False), None)
+
+    def score_at_middle(gain: float | None, *, is_cut: bool = True, violation: float | None = None) -> Posterior:
+        history = History()
+        for share, value, constraint in ((0.4, 2.0, -0.5), (0.6, 2.0, -0.5), (0.0, 1.0, -0.5), (1.0, 1.0, -0.5)):
+            history.measured.append({"share": share})
+            history.values.append((value,))
+            history.constraints.append({"slo": constraint})
+            history.feasible_flags.append(True)
+        if is_cut:
+            history.cut.append({"share": 0.5})
+            history.gains_at_most.append(gain)
+            history.least_constraints.append({} if violation is None else {"slo": violation})
+        surrogate = Surrogate(settings, space, directions, history)
+        inputs = surrogate.encoder.encode([{"share": 0.5}])
+        return surrogate.posterior(inputs, np.zeros((1, 3)))
+
+    expected = score_at_middle(None, is_cut=False).score[0]
+    assert score_at_middle(None).score[0] == pytest.approx(expected, abs=1e-6)
+    assert score_at_middle(expected + 1.0).score[0] == pytest.approx(expected, abs=1e-6)
+    assert score_at_middle(0.5 * expected).score[0] < 0.8 * expected
+    assert score_at_middle(None, violation=2.0).log_satisfies[0] < math.log(0.5)
+    assert score_at_middle(None).log_satisfies[0] > math.log(0.5)
+
+
+def test_a_trial_that_was_cut_is_read_with_its_bounds() -> None:
+    trials = [
+        create_trial(state=TrialState.PRUNED, params={"seqs": 8}, distributions={"seqs": SPACE["seqs"]}, **more)
+        for more in (
+            {"user_attrs": {GAIN_AT_MOST: -0.5}, "constraints": {"slo": 0.3, "failed": 0.0}},
+            {"user_attrs": {GAIN_AT_MOST: None}, "constraints": {"failed": 0.0}},
+            {"constraints": {"failed": 10.0}},
+        )
+    ]
+    history = read_history(trials, "failed")
+    assert history.gains_at_most == [-0.5, None]
+    assert history.least_constraints == [{"slo": 0.3}, {}]
+    assert (len(history.cut), len(history.failed), history.n_finished) == (2, 1, 3)
+    assert history.feasible_flags == [False, False, False]

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from search_spaces import Context, ParameterValue, ResolvedSpace, SpaceError, hardware_named, load_space
+from search_spaces import (
+    Context,
+    NumberRange,
+    ParameterValue,
+    ResolvedSpace,
+    SpaceError,
+    ValueTrial,
+    hardware_named,
+    load_space,
+)
 from tests.contracts.space_contract import COMMON_FLAGS, QWEN, generous
 
 VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
+
+
+class GivenTrial(ValueTrial):
+    """A trial that suggests given values, and the first choice or the lowest number for all others."""
+
+    def __init__(self, given: Mapping[str, ParameterValue]) -> None:
+        self._given = given
+
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        return self._given.get(name, choices[0])
+
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        value = self._given.get(name, numbers.low)
+        assert isinstance(value, int | float)
+        return value
 
 
 def resolved(hardware: str, version: str = "0.25.1") -> ResolvedSpace:
@@ -334,3 +359,54 @@ def test_bunched_tokens_are_offered_on_request_only() -> None:
     assert "stream-8" in kept.named
     assert vllm.resolve(context, keep_stream=True, wanted=("stream_interval",)).contains({"stream_interval": 8})
     assert vllm.resolve(context).contains({"stream_interval": 8})
+
+
+@pytest.mark.parametrize(
+    ("repetitive", "temperature", "offered"),
+    [(False, None, False), (False, 0.7, False), (False, 0.0, True), (True, 0.7, True), (None, None, True)],
+)
+def test_drafts_from_the_text_are_offered_where_it_may_repeat(
+    repetitive: bool | None, temperature: float | None, offered: bool
+) -> None:
+    context = replace(generous("t4", "0.15.1"), repetitive=repetitive, temperature=temperature)
+    space = load_space("vllm").resolve(context)
+    assert ("ngram" in values(space, "speculative")) == ("suffix" in values(space, "speculative")) == offered
+    assert "draft" in values(space, "speculative")
+    assert any(parameter.name == "ngram_tokens" for parameter in space.parameters) == offered
+    wanted = load_space("vllm").resolve(context, wanted=("speculative", "ngram_tokens"))
+    assert "ngram" in values(wanted, "speculative")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "repetitive", "offered"), [(0, False, False), (64, False, True), (0, True, True), (0, None, True)]
+)
+def test_a_prefix_cache_is_offered_where_prompts_may_share_a_prefix(
+    prefix: int, repetitive: bool | None, offered: bool
+) -> None:
+    context = replace(generous("h200", "0.25.1"), prefix_len=prefix, repetitive=repetitive)
+    space = load_space("vllm").resolve(context)
+    assert any(parameter.name == "prefix_caching" for parameter in space.parameters) == offered
+
+
+@pytest.mark.parametrize(
+    ("rate", "concurrency", "offered"), [(8.0, 256, False), (20.0, 256, True), (None, 50, True), (None, 16, False)]
+)
+def test_api_servers_are_offered_where_there_is_work_for_them(
+    rate: float | None, concurrency: int, offered: bool
+) -> None:
+    context = replace(generous("h200", "0.25.1"), request_rate=rate, concurrency=concurrency)  # 512 tokens an answer
+    space = load_space("vllm").resolve(context)
+    assert any(parameter.name == "api_server_count" for parameter in space.parameters) == offered
+
+
+def test_a_suggestion_leaves_out_the_engine_s_defaults() -> None:
+    space = resolved("t4", "0.15.1")
+    said = {"block_size": 16, "api_server_count": 1, "gpu_memory_utilization": 0.9, "max_num_seqs": 64}
+    config = space.suggest(GivenTrial(said))
+    assert {name: value for name, value in config.items() if name in said} == {"max_num_seqs": 64}
+
+
+def test_the_default_number_of_api_servers_is_that_of_the_engines() -> None:
+    space = load_space("vllm").resolve(replace(generous("h200", "0.25.1"), gpus=2))
+    assert space.names({}).default("api_server_count") == 1
+    assert space.names({"data_parallel_size": 2}).default("api_server_count") == 2

@@ -23,8 +23,9 @@ from search_spaces import JoinedSpace, join, load_space
 from tests.unit.search_spaces.test_joined_space import LLAMA, VLLM
 from tests.unit.study.conftest import Bench
 from tuner.confidence import t_quantile
+from tuner.scoring.goals import distance_of
 from tuner.specs import TrialSpec
-from tuner.study.alternatives import distance_of, mean_interval, nearest_of, nearest_trials
+from tuner.study.alternatives import mean_interval, nearest_of, nearest_trials
 from tuner.study.conclusion import Conclusion, without_one_flag
 from tuner.study.confirmation import nominate
 from tuner.study.decide import Preference, conclude, noise_of

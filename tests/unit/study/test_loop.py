@@ -1,5 +1,6 @@
 """The study's loop: its budget, the time limit, and wishes from outside."""
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
+from tuner.settings.study import SearchSettings
 from tuner.specs import TrialSpec
 from tuner.study.loop import CANCEL_S, Loop, warm_up_note
 from tuner.study.protocols import RunEnding, WorkItem
@@ -167,6 +169,33 @@ def test_a_last_trial_that_ends_soon_after_the_time_limit_is_no_timeout(bench: B
     assert run_loop(bench, executor, clock, threading.Event(), 100.0) is RunEnding.DONE
     assert clock.seconds == 120.0
     assert executor.cancelled_at == []
+
+
+def test_only_trials_of_the_search_are_cut_below_the_best_or_beyond_the_nearest(bench: Bench) -> None:
+    def rules(cut_short: bool = True) -> dict[str, tuple[float | None, float] | None]:
+        """Return the score that each trial must reach, and the largest distance to the SLOs."""
+        wanted: dict[str, tuple[float | None, float] | None] = {}
+
+        def landscape(trial: TrialSpec, _: int) -> dict[str, float | None]:
+            wanted[f"{trial.uid} {trial.kind}"] = None if trial.cut is None else (trial.cut.score, trial.cut.distance)
+            tpot = 60.0 if trial.number == 0 else 25.0
+            return {"output_throughput": 100.0, "p99_tpot_ms": tpot, "success_rate": 1.0}
+
+        search = SearchSettings(seed=3, cut_short=cut_short)
+        bench.run(landscape, trials=3, search=search, name=f"s{cut_short}", finalists=1, confirm_rounds=1)
+        return wanted
+
+    found = rules()
+    # the defaults miss the SLO of 50 ms by a fifth, and trial 1 has 60 / 25 of the score with 20 of 70 parts of weight
+    nearest, best = found.pop("1 search"), found.pop("2 search")
+    assert nearest is not None
+    assert nearest[0] is None
+    assert nearest[1] == pytest.approx(math.log(1.2 / 0.9))
+    assert best is not None
+    assert best[0] == pytest.approx(0.9 * (60 / 25) ** (20 / 70))
+    assert len(found) >= 3
+    assert set(found.values()) == {None}
+    assert set(rules(cut_short=False).values()) == {None}
 
 
 def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo) -> None:

@@ -1,5 +1,6 @@
 """The Optuna study of a search, its storage, and its lock."""
 
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tuner.errors import InfrastructureError
 from tuner.sampler.acquisition import PREDICTED_NEXT
 from tuner.sampler.background import BackgroundPredictions
 from tuner.sampler.encoding import Params
+from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prediction, Prior
 from tuner.scoring.goals import parse_objective
 from tuner.settings.study import RESIDUAL, TPE
@@ -272,6 +274,20 @@ def test_a_reader_of_optunas_tables_finds_verdict_and_failure(
     study.tell(study.ask().number, verdict, failure)
     [stored] = optuna.load_study(study_name="s", storage=url_of(tmp_path)).trials
     assert {name: value for name, value in stored.user_attrs.items() if name != "config"} == expected
+
+
+def test_a_trial_that_was_cut_is_stored_with_its_bounds(tmp_path: Path) -> None:
+    study = open_study(tmp_path, TPE)
+    study.tell(study.ask().number, GOOD)  # scores 1.3
+    cut = Verdict({"output_throughput": None}, {"p99_tpot_ms<50": 0.4}, None)
+    study.tell(study.ask().number, cut, None, math.log(0.65))
+    study.tell(study.ask().number, replace(cut, constraints={}), None, None)
+    _, bounded, unknown = optuna.load_study(study_name="s", storage=url_of(tmp_path)).trials
+    assert bounded.state is TrialState.PRUNED
+    assert bounded.user_attrs[GAIN_AT_MOST] == pytest.approx(math.log(0.5))
+    assert bounded.user_attrs["verdict"] == "cut short"
+    assert bounded.constraints == {"p99_tpot_ms<50": 0.4, "failed": 0.0}
+    assert unknown.user_attrs[GAIN_AT_MOST] is None
 
 
 def test_a_reader_of_optunas_tables_finds_where_the_numbers_come_from(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from typing import ClassVar
 
 import pytest
 
-from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
+from tuner.engines.base import Watch
+from tuner.errors import TrialCut
 from tuner.scoring.goals import parse_slo
-from tuner.specs import Limits, TrialSpec
+from tuner.specs import CutRule, Limits, TrialSpec
 from tuner.trial.capacity import RATIO, CapacitySearch, RatePoint, find_capacity, write_points
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import Workload
@@ -177,6 +179,46 @@ class RatedEngine(StubEngine):
     def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
         self.servers.append(RatedServer(spec, figures, None))
         return self.servers[-1]
+
+
+class WatchedServer(StubServer):
+    """A server that cuts its second benchmark short, and keeps what watches it."""
+
+    watches: ClassVar[list[Watch]] = []
+
+    def watch(self, watch: Watch) -> None:
+        self.watches.append(watch)
+
+    def benchmark(self, workload: Workload, index: int, cancelled: CancelToken) -> Repeat:
+        if index:
+            raise TrialCut(CUT)
+        return Repeat(index, workload.seed, 10, 10, 0, 1.0, {"output_throughput": 3.0})
+
+
+class WatchedEngine(StubEngine):
+    """Starts `WatchedServer`s."""
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        self.servers.append(WatchedServer(spec, figures, None))
+        return self.servers[-1]
+
+
+CUT = Cut("misses p99_ttft_ms<50", 2.0, 20, 100, violations={"p99_ttft_ms<50": 0.5})
+
+
+def test_a_trial_that_is_cut_short_has_neither_repeats_nor_a_failure(tmp_path: Path) -> None:
+    load = Traffic.model_validate(
+        {"arrivals": {"process": "poisson", "rate": 8}, "requests": 80, "classes": {"a": {"input": 1, "output": 1}}}
+    )
+    rule = CutRule((parse_slo("p99_ttft_ms<50"),), (), {}, 0.9)
+    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, cut=rule)
+    engine = WatchedEngine(figures)
+    outcome = run_trial(engine, spec, threading.Event(), worker="w0", device="cpu")
+    assert (outcome.cut, outcome.failure, outcome.repeats, outcome.succeeded) == (CUT, None, (), False)
+    assert engine.servers[0].stopped == 1
+    assert len(WatchedServer.watches) == 1
+    run_trial(WatchedEngine(figures), replace(spec, cut=None), threading.Event(), worker="w0", device="cpu")
+    assert len(WatchedServer.watches) == 1
 
 
 def test_a_trial_with_capacity_slos_searches_the_capacity_once_per_repeat(tmp_path: Path) -> None:

@@ -270,11 +270,31 @@ def test_a_load_without_a_warm_up_has_no_windows() -> None:
     assert window_of(Traffic.model_validate(fields)) is None
 
 
-def test_an_open_loop_keeps_its_rate_and_has_short_answers() -> None:
+def test_an_open_loop_keeps_its_rate_and_its_lengths() -> None:
     found = window(arrivals=poisson(32), requests=1024, max_in_flight=64)
     assert (found.rate, found.requests, found.max_in_flight) == (32, 52, 64)  # 5 % of 1,024
-    assert found.classes["chat"].output == Length(fixed=32)
+    assert found.classes["chat"].output == Length(fixed=CHAT["output"])
     assert found.seed == 501_000
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (2000, {"fixed": 256}),
+        ({"uniform": [100, 900]}, {"uniform": (100, 256)}),
+        ({"uniform": [300, 900]}, {"uniform": (256, 256)}),
+        (
+            {"lognormal": {"mean": 400, "cv": 0.6, "max": 900}},
+            {"lognormal": {"mean": 256, "cv": 0.6, "min": 1, "max": 256}},
+        ),
+    ],
+)
+def test_long_answers_of_a_window_end_early(output: Any, expected: dict[str, Any]) -> None:
+    kinds = {"a": {**CHAT, "output": output}}
+    found = window(arrivals=poisson(10), requests=100, classes=kinds)
+    assert found.classes["a"].output == Length.model_validate(expected)
+    closed = window(arrivals={"process": "closed", "users": 50}, requests=100, classes=kinds)
+    assert closed.classes["a"].longest_output() == 32
 
 
 def test_a_low_rate_is_raised_so_that_a_window_is_due_within_ten_seconds() -> None:

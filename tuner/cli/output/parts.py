@@ -226,7 +226,7 @@ def _short(value: object) -> str:
     return text.cut(json.dumps(value, ensure_ascii=False), 100)
 
 
-STATE_STYLES = {"ok": "green", "infeasible": "yellow", "failed": "red", "pending": "dim"}
+STATE_STYLES = {"ok": "green", "infeasible": "yellow", "cut": "yellow", "failed": "red", "pending": "dim"}
 LEAST_CONFIGURATION = 24
 """Columns below which configurations are left out of the table."""
 
@@ -242,8 +242,8 @@ def fill_trials(
 ) -> None:
     """Add columns and a row for each trial to an empty table.
 
-    Metrics and, after them, what differs from the defaults are shown as far as they fit. A trial that failed or misses
-    an SLO shows that instead of its configuration.
+    Metrics and, after them, what differs from the defaults are shown as far as they fit. A trial that failed, was cut
+    short or misses an SLO shows that instead of its configuration.
 
     Args:
         table: without columns.
@@ -295,6 +295,8 @@ def _last_cell(trial: TrialRecord, defaults: Config, room: int, whole: bool) -> 
     if failure is not None:
         line = f"{failure.kind.value}: {text.one_line(failure.message)}"
         return Text(line if whole else text.cut(line, room), style="red")
+    if trial.outcome is not None and trial.outcome.cut is not None:
+        return Text(text.cut(trial.outcome.cut.reason, room), style="yellow")
     if missed:
         return Text(text.cut(f"misses {', '.join(missed)}", room), style="yellow")
     return Text(short_configuration(trial.config, defaults, room), style="dim")

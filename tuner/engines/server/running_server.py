@@ -20,6 +20,7 @@ from records.metrics import METRICS, TRAFFIC_ONLY
 from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
+from tuner.engines.base import Watch
 from tuner.engines.server.devices import WorkerDevice
 from tuner.engines.server.failures import read_log, redacted, signal_name
 from tuner.engines.server.metrics import (
@@ -41,8 +42,9 @@ from tuner.engines.server.traffic import (
     read_traffic,
     start_traffic,
 )
-from tuner.errors import SettingError, TrialFailed, trial_failed
+from tuner.errors import SettingError, TrialCut, TrialFailed, trial_failed
 from tuner.http import get_local
+from tuner.loadgen.progress import ProgressReader
 from tuner.loadgen.result import RecordsError, read_records
 from tuner.processes.ports import PortLease
 from tuner.processes.readiness import StartedProcess, wait_ready
@@ -50,10 +52,11 @@ from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
 from tuner.processes.supervisor import free_middle, shorten_log
 from tuner.specs import Limits, ModelRef
+from tuner.workloads.progress import RunProgress
 from tuner.workloads.results import RequestRecord
 from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
-from tuner.workloads.windows import agree, window_of
+from tuner.workloads.windows import are_settled, window_of
 
 HOST = "127.0.0.1"
 
@@ -85,12 +88,41 @@ class Readings:
         facts: returns the facts of a log; None for each that it lacks.
         metrics: the names of metrics.
         too_long: what a server answers to a request that is too long for it.
+        compiles: what the log says of a kernel that is compiled while requests run; None: nothing.
     """
 
     failure: Callable[[str, int | None, Phase], Failure]
     facts: Callable[[str], ServerFacts]
     metrics: MetricNames
     too_long: re.Pattern[str] | None = None
+    compiles: re.Pattern[str] | None = None
+
+
+_LOOKING_SHARE = 0.05
+"""Share of a processor that looking at a running benchmark may take: a server may need the others."""
+
+
+class _Look:
+    """Looks at a benchmark when the load generator has written its progress."""
+
+    def __init__(self, watch: Watch, reader: ProgressReader) -> None:
+        self._watch, self._reader, self._next_s = watch, reader, 0.0
+
+    def raise_if_lost(self) -> None:
+        """Return if the trial can still win.
+
+        Raises:
+            TrialCut: if it cannot.
+        """
+        began = time.monotonic()
+        if began < self._next_s or not self._reader.advance() or self._reader.at_s is None:
+            return
+        progress = RunProgress(self._reader.records, self._watch.slos, self._watch.users)
+        cut = self._watch.look(progress, self._reader.at_s)
+        if cut is not None:
+            raise TrialCut(cut)
+        ended = time.monotonic()
+        self._next_s = ended + (ended - began) / _LOOKING_SHARE
 
 
 class RunningServer(ABC):
@@ -143,6 +175,7 @@ class RunningServer(ABC):
         self._windows = 0
         self._settled: bool | None = None
         self._again = 0
+        self._watch: Watch | None = None
 
     def facts(self) -> ServerFacts:
         """See `Server`. Facts of the metrics are those of the benchmarks."""
@@ -220,42 +253,65 @@ class RunningServer(ABC):
         if warmup is None or window is None:
             return
         began, settled = time.monotonic(), False
-        first, _ = self._window(warmup, 0, cancelled)
+        first, compiled = self._window(warmup, 0, cancelled)
         if first.completed == 0:
             message = f"none of {first.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
         self._process.record_family()
-        before = first if window == warmup else None
+        windows = [(first, compiled)] if window == warmup else []
         for index in range(1, self.most_windows):
-            if time.monotonic() - began > SETTLE_S:
+            if time.monotonic() - began > SETTLE_S or settled:
                 break
-            after, compiled = self._window(window, index, cancelled)
-            settled = before is not None and not compiled and agree(before, after)
-            if settled:
-                break
-            before = after
+            windows.append(self._window(window, index, cancelled))
+            settled = are_settled(windows)
         self._settled = settled and self._settled is not False
 
     def _window(self, window: SingleWorkload, index: int, cancelled: CancelToken) -> tuple[Repeat, bool]:
-        """Send one window; return its result and whether kernels were compiled during it."""
+        """Send one window; return its result and whether kernels were compiled during it.
+
+        The caches show each new kernel; the log shows a kernel's first compilation, also of one that is in the caches.
+        """
         self._windows += 1
         self._caches.mark()
+        logged = self._log.stat().st_size if self._log.exists() else 0
         result = self._run_workload(window, index, Phase.WARMUP, cancelled)
-        return result, self._caches.grew()
+        return result, self._caches.grew() or self._compiled_since(logged)
+
+    def _compiled_since(self, size: int) -> bool:
+        """Return whether the log says of a compilation after its first `size` bytes."""
+        if self.reads.compiles is None or not self._log.exists():
+            return False
+        with self._log.open("rb") as log:
+            log.seek(size)
+            return self.reads.compiles.search(log.read().decode("utf-8", "replace")) is not None
+
+    def watch(self, watch: Watch) -> None:
+        """See `Watchable`."""
+        self._watch = watch
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        """See `Server`. A benchmark during which kernels were compiled is measured again, with other prompts."""
+        """See `Server`. A benchmark during which kernels were compiled is measured again, with other prompts.
+
+        A trial is not cut for such a benchmark: the compilation may have lost it.
+        """
         before, used = self._before, len(self._usage)
         for again in range(self.most_again + 1):
             self._before = before
             del self._usage[used:]
             seed = workload.seed + again * OTHER_PROMPTS
             self._caches.mark()
-            repeat = self._benchmark(workload.model_copy(update={"seed": seed}), index, cancelled)
+            repeat: Repeat | TrialCut
+            try:
+                repeat = self._benchmark(workload.model_copy(update={"seed": seed}), index, cancelled)
+            except TrialCut as cut:
+                repeat = cut
             if not self._caches.grew():
-                return repeat
+                break
             self._again += again < self.most_again
-        self._settled = False
+        else:
+            self._settled = False
+        if isinstance(repeat, TrialCut):
+            raise repeat
         return repeat
 
     def _benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
@@ -315,6 +371,7 @@ class RunningServer(ABC):
         files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
         url, deadline = f"{self.url}/v1/completions", self._deadline_s(phase)
         model, tools = self._model, self._prompt_tools()
+        watch = self._watch if phase is Phase.BENCHMARK else None
         job = start_traffic(
             tools,
             traffic,
@@ -327,11 +384,14 @@ class RunningServer(ABC):
             self._api_key,
             reuse_connections=self.reuse_connections,
             same_schedule=phase is Phase.WARMUP,
+            watched=watch is not None,
         )
+        look = None if watch is None else _Look(watch, ProgressReader(files.progress))
         try:
-            self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
+            self._wait_for_job(job, phase, deadline + GRACE_S, cancelled, look)
         finally:
             job.cancel()
+            files.plan.unlink(missing_ok=True)
         try:
             repeat, late = read_traffic(traffic, index, files)
         except TrialFailed as failed:
@@ -353,7 +413,9 @@ class RunningServer(ABC):
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
 
-    def _wait_for_job(self, job: Job, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
+    def _wait_for_job(
+        self, job: Job, phase: Phase, deadline_s: float, cancelled: CancelToken, look: _Look | None = None
+    ) -> None:
         deadline = time.monotonic() + deadline_s
         freed = time.monotonic()
         while not job.wait(_POLL_S):
@@ -364,6 +426,8 @@ class RunningServer(ABC):
                 raise TrialFailed(self._classify(phase, self._process.exit_code()))
             if cancelled.is_set():
                 raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
+            if look is not None:
+                look.raise_if_lost()
             if time.monotonic() > deadline:
                 message = f"the benchmark was not done after {deadline_s:g} s"
                 raise trial_failed(FailureKind.BENCHMARK_FAILED, phase, message)

@@ -113,6 +113,11 @@ class TrafficFiles:
         return self.folder / f"{self.name}.log"
 
     @property
+    def progress(self) -> Path:
+        """What has happened so far, of a run that is watched."""
+        return self.folder / f"{self.name}-progress.jsonl"
+
+    @property
     def plan(self) -> Path:
         """The generator's input; it is removed afterwards, because the records contain its schedule."""
         return self.folder / f"{self.name}-plan.jsonl"
@@ -151,6 +156,7 @@ def start_traffic(
     api_key: str | None = None,
     reuse_connections: bool = True,
     same_schedule: bool = False,
+    watched: bool = False,
 ) -> Job:
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
@@ -166,6 +172,7 @@ def start_traffic(
         api_key: the key that the server requires; None: none.
         reuse_connections: as in `RequestPlan`.
         same_schedule: whether every repeat has the arrivals, classes and lengths of repeat 0, with texts of its own.
+        watched: whether the generator writes its progress.
 
     Raises:
         TrialFailed: if the prompts cannot be made.
@@ -174,7 +181,7 @@ def start_traffic(
     schedule_seed = traffic.repeat_seed(0) if same_schedule else seed
     requests = plan_requests(tools, traffic, schedule_seed, files, tokenizer, text_seed=seed)
     plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s, reuse_connections)
-    return start_generator(plan, requests, files, tools.records, api_key)
+    return start_generator(plan, requests, files, tools.records, api_key, watched)
 
 
 def plan_requests(
@@ -202,13 +209,15 @@ def start_generator(
     files: TrafficFiles,
     records: ProcessRecords,
     api_key: str | None = None,
+    watched: bool = False,
 ) -> Job:
     """Start the load generator on a plan; the caller must wait for the job or cancel it."""
     write_plan(files.plan, plan, requests)
-    for stale in (files.records, files.delays):
+    for stale in (files.records, files.delays, files.progress):
         stale.unlink(missing_ok=True)
     result = files.records.with_suffix("")
     argv = [sys.executable, "-m", "tuner.loadgen", os.fspath(files.plan), os.fspath(result)]
+    argv += [os.fspath(files.progress)] if watched else []
     return PlainJob(argv, _environment(os.environ, api_key), files.log, files.folder, records)
 
 

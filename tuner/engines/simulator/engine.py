@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shlex
 from datetime import datetime
 
-from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile, version_tuple
 from search_spaces.render import INSTANCES
 from search_spaces.schema import VLLM
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
-from tuner.engines.base import EngineInfo
+from tuner.engines.base import EngineInfo, Watch
 from tuner.engines.command_line import program_of
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
@@ -25,9 +26,11 @@ from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT, Platform, configuration
 from tuner.engines.simulator.serve_config import ServeConfig, find_shape
 from tuner.engines.simulator.startup import CompileCache, processes_s, startup_s
-from tuner.errors import trial_failed
+from tuner.errors import TrialCut, trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec
+from tuner.workloads.progress import RunProgress
+from tuner.workloads.results import RequestRecord
 from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -81,6 +84,7 @@ class SimulatedServer:
         self._forked = forked
         self._server: ConfiguredServer | None = None
         self._runs: list[SimulatedRun] = []
+        self._watch: Watch | None = None
         self._log = spec.artifacts / "server.log"
 
     def wait_ready(self, cancelled: CancelToken) -> None:
@@ -124,7 +128,12 @@ class SimulatedServer:
         self._check_cancelled(cancelled, Phase.WARMUP)
         warmup = workload.warmup()
         if warmup is not None:
-            self._run(warmup, 0, self._limits.warmup_s)
+            run = self._run(warmup, 0, self._limits.warmup_s)
+            self._clock.advance(_duration_s(run))
+
+    def watch(self, watch: Watch) -> None:
+        """See `Watchable`."""
+        self._watch = watch
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         self._check_cancelled(cancelled, Phase.BENCHMARK)
@@ -134,8 +143,11 @@ class SimulatedServer:
         interval, speculative = self._config.stream_interval, self._ready_server().speculative
         if not isinstance(workload, ClosedLoop):
             records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
+            self._raise_if_cut(records)
+            self._clock.advance(_duration_s(run))
             write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
             return repeat_of(workload, records, index)
+        self._clock.advance(_duration_s(run))
         if not run.all_ended:
             message = f"the benchmark did not end within {self._limits.benchmark_s:g} s"
             raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
@@ -160,8 +172,20 @@ class SimulatedServer:
         # trials and rounds of one configuration differ by the noise, and each of them is reproducible
         noise_seed = seed + 7919 * self._spec.number + 104729 * self._spec.round
         run = server.run(client, noise_seed, limit_s=limit_s)
-        self._clock.advance(max((request.end_s or 0.0 for request in run.requests), default=0.0))
         return run
+
+    def _raise_if_cut(self, records: list[RequestRecord]) -> None:
+        """Advance the clock to the moment at which the benchmark is cut short, if it is.
+
+        Raises:
+            TrialCut: then.
+        """
+        if self._watch is None:
+            return
+        found = first_cut(self._watch, RunProgress(records, self._watch.slos, self._watch.users))
+        if found is not None:
+            self._clock.advance(found.after_s)
+            raise TrialCut(found)
 
     def _ready_server(self) -> ConfiguredServer:
         assert self._server is not None, "the server is not ready"
@@ -204,6 +228,27 @@ class SimulatedServer:
             self._clock.advance(STOP_S)
         self._server = None
         return None
+
+
+def _duration_s(run: SimulatedRun) -> float:
+    return max((request.end_s or 0.0 for request in run.requests), default=0.0)
+
+
+def first_cut(watch: Watch, progress: RunProgress) -> Cut | None:
+    """Return the first whole second at which a finished run is cut short; None if it never is.
+
+    A trial that is lost stays lost, so the second is found by bisection.
+    """
+    latest = progress.latest_cut_s
+    low, high = 0, math.ceil(latest) - 1 if math.isfinite(latest) else 0
+    found = None if high < 1 else watch.look(progress, high)
+    if found is None:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        cut = watch.look(progress, middle)
+        low, high, found = (middle, high, found) if cut is None else (low, middle, cut)
+    return found
 
 
 class SimulatedEngine:

@@ -36,7 +36,7 @@ from tuner.engines.vllm.instances import find_haproxy
 from tuner.engines.vllm.kind import LAUNCHER, PROGRAM, VLLM, VLLM_VARIABLE
 from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankNode, RankStart, headless, start_ranks
 from tuner.engines.vllm.resident_client import RETRIED_AS_COMMAND, CommandStart, can_fork, start_forked
-from tuner.engines.vllm.texts import METRICS, classify, facts_from_log
+from tuner.engines.vllm.texts import COMPILES, METRICS, classify, facts_from_log
 from tuner.engines.vllm.toolbox import (
     HOST_IP,
     Toolbox,
@@ -60,7 +60,7 @@ CLIENT_API_KEY = "OPENAI_API_KEY"
 class VllmServer(RunningServer):
     """See `Server`."""
 
-    reads = Readings(classify, facts_from_log, METRICS)
+    reads = Readings(classify, facts_from_log, METRICS, compiles=COMPILES)
 
     def __init__(
         self,

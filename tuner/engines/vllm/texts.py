@@ -78,6 +78,9 @@ TEXTS = LogTexts(
 classify = partial(failures.classify, texts=TEXTS)
 """Returns the typed failure of a server, or of its configuration check, that ended; see `failures.classify`."""
 
+COMPILES = re.compile(r"(?:compilation|autotun\w*) during inference")
+"""vLLM's warning (`utils/jit_monitor.py`), once for each kernel of a process."""
+
 _TOO_MANY_TOKENS = 2**63
 """The database stores smaller numbers."""
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -291,7 +292,7 @@ def preserve_compiler_headers(scratch: Path, home: Path) -> None:
     except (KeyError, OSError):
         user = f"uid_{os.getuid()}"
     name = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
-    permanent = home / "vllm" / "inductor-temporary"
+    permanent = compiled_folder(home) / "inductor-temporary"
     permanent.mkdir(parents=True, exist_ok=True)
     link = scratch / name
     if not link.is_symlink():
@@ -307,6 +308,17 @@ def kernel_folder(home: Path) -> Path:
     return home / "vllm" / "kernels"
 
 
+def compiled_folder(home: Path) -> Path:
+    """Return the folder of compiled code, which servers run: where another user may write to it, one of our own."""
+    folder = home / "vllm"
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return folder
+    foreign = found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH
+    return home / f"vllm-{os.getuid()}" if foreign else folder
+
+
 def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:
     """Return the variables that the tuner sets for every server: caches, no usage report, tuned kernels, its GPUs.
 
@@ -315,9 +327,10 @@ def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None =
         gpus: NVML's indices of the worker's GPUs; empty on a machine without a GPU.
         scratch: a folder for the temporary files that vLLM leaves behind; the compilers' caches are then in `home`.
     """
-    variables = {"VLLM_CACHE_ROOT": str(home / "vllm" / "cache"), "VLLM_NO_USAGE_STATS": "1"}
+    compiled = compiled_folder(home)
+    variables = {"VLLM_CACHE_ROOT": str(compiled / "cache"), "VLLM_NO_USAGE_STATS": "1"}
     if scratch is not None:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": compiled / "inductor", "TRITON_CACHE_DIR": compiled / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
     if any(kernel_folder(home).glob("*.json")):
         variables[TUNED_KERNELS] = str(kernel_folder(home))

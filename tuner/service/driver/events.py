@@ -71,6 +71,7 @@ class EventObserver:
             values={} if verdict is None else dict(verdict.values),
             constraints={} if verdict is None else dict(verdict.constraints),
             failure=None if failure is None else {"kind": failure.kind.value, "message": failure.message},
+            cut=None if outcome is None or outcome.cut is None else outcome.cut.reason,
             config=dict(record.config),
             seconds={} if outcome is None else dict(outcome.timings),
         )

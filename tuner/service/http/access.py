@@ -17,6 +17,7 @@ from storage.service.store import ServiceStore
 from tuner.client.replies import ServiceToken
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewToken, token_of
+from tuner.service.http.optimizations.models import Optimization
 from tuner.service.http.problems import Problem
 
 COOKIE = "tuner_session"
@@ -61,6 +62,28 @@ class Caller:
     def is_admin(self) -> bool:
         """Whether the role is that of an admin."""
         return self.role is Role.ADMIN
+
+    @property
+    def reads_as(self) -> str | None:
+        """Whose studies the caller reads beside shared ones; None: everybody's."""
+        return None if self.is_admin else self.owner
+
+    def may_read(self, found: Submission | Optimization) -> bool:
+        """Return whether the caller may read something."""
+        return found.shared or self.may_change(found)
+
+    def may_change(self, found: Submission | Optimization) -> bool:
+        """Return whether the caller may change something."""
+        return self.is_admin or found.owner == self.owner
+
+    def check_change(self, what: str, found: Submission | Optimization) -> None:
+        """Refuse a change of another owner's shared study or optimization.
+
+        Raises:
+            Problem: 403.
+        """
+        if not self.may_change(found):
+            raise Problem(403, f"the {what} {found.id!r} is {found.owner}'s; only its owner and admins change it")
 
 
 def _given_token(request: Request) -> tuple[str | None, bool]:
@@ -171,7 +194,7 @@ def readable(id: str, who: Known, context: Context) -> Submission:
         Problem: 404 if there is none, or it is another owner's and not shared.
     """
     found = context.service.submission(id)
-    if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
+    if found is None or not who.may_read(found):
         detail = f"there is no study {id!r} that you may read; list the studies to see their ids"
         raise Problem(404, detail, hides=found is not None)
     return found
@@ -196,8 +219,7 @@ def changeable(who: User, found: Readable) -> Submission:
     Raises:
         Problem: 404 as `readable`; 403 for another owner's shared one.
     """
-    if not (who.is_admin or found.owner == who.owner):
-        raise Problem(403, f"the study {found.id!r} is {found.owner}'s; only its owner and admins change it")
+    who.check_change("study", found)
     return found
 
 

@@ -88,8 +88,7 @@ def queue(who: Known, context: Context) -> dict[str, Any]:
     busy: dict[str, str | None] = {}
     for each in context.service.active_and_queued():
         if each.state in ACTIVE:
-            visible = who.is_admin or each.shared or each.owner == who.owner
-            busy |= dict.fromkeys(each.granted, each.id if visible else None)
+            busy |= dict.fromkeys(each.granted, each.id if who.may_read(each) else None)
     devices = [
         {"name": name, "kind": kind, "busy": name in busy, "study": busy.get(name)}
         for kind, names in context.devices.items()

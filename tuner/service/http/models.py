@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from storage.service.records import Role, Submission, SubmissionState, Token
 from tuner.client.replies import ServiceToken, StudyProgress, SubmittedStudy
 from tuner.service.asked.settings import schema
-from tuner.settings.study import MOST_GPUS
+from tuner.settings.declared import settings_of
+from tuner.settings.study import MOST_GPUS, SubmitSettings
 
 Record = TypeVar("Record")
 Counts = tuple[int, int, int, float | None]
@@ -38,26 +39,29 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _queued(name: str, **more: Any) -> Any:
+    """Return the description and the limits of a setting of the queue, as `tuner submit` has them, and further ones."""
+    _, setting = settings_of(SubmitSettings)[name]
+    default = f" By default {setting.shown}." if setting.shown else ""
+    return Field(**{"description": setting.help + default, "ge": setting.least, "le": setting.most, **more})
+
+
 class NewStudy(Body):
     """A study to submit. The same `id` with the same content is accepted again and changes nothing."""
 
-    id: Annotated[str | None, Field(pattern=ID, description="name of the study; made up if it is left out")] = None
+    id: Annotated[str | None, _queued("id", pattern=ID)] = None
     settings: Annotated[dict[str, Any], WithJsonSchema(schema())]
-    kind: Annotated[
-        str | None, Field(max_length=100, description="kind of the devices; by default the server's only one")
-    ] = None
-    gpus: Annotated[int, Field(ge=1, le=MOST_GPUS, description="most devices at once")] = 1
-    priority: Annotated[int, Field(ge=-100, le=100, description="larger is sooner, among your own")] = 0
-    shared: Annotated[bool, Field(description="whether every token may read it")] = False
-    webhook: Annotated[
-        str | None, Field(max_length=100, description="webhook of the server; by default the server's choice")
-    ] = None
+    kind: Annotated[str | None, _queued("kind", max_length=100)] = None
+    gpus: Annotated[int, _queued("gpus", le=MOST_GPUS)] = 1
+    priority: Annotated[int, _queued("priority")] = 0
+    shared: Annotated[bool, _queued("shared")] = False
+    webhook: Annotated[str | None, _queued("webhook", max_length=100)] = None
 
 
 class StudyChange(Body):
     """What may be changed of a submitted study."""
 
-    priority: Annotated[int | None, Field(ge=-100, le=100)] = None
+    priority: Annotated[int | None, _queued("priority")] = None
     shared: bool | None = None
 
 

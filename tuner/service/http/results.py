@@ -84,6 +84,7 @@ def trial_of(record: TrialRecord) -> SubmittedTrial:
         failure=None
         if failure is None
         else {"kind": failure.kind.value, "culprit": failure.culprit.value, "message": failure.message},
+        cut=None if outcome is None or outcome.cut is None else outcome.cut.reason,
         provenance=None if outcome is None else outcome.provenance.value,
         started_at=None if outcome is None else outcome.started_at,
         ended_at=None if outcome is None else outcome.ended_at,

@@ -39,9 +39,8 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     check_plan(settings, files, kind, simulated=kind == SIMULATED)
     _check_gpus(settings, body, kind)
     known = context.service.submission(id)
-    if known is not None and not (who.is_admin or known.owner == who.owner):
-        raise SettingError("id", id, "this id is taken", "choose another one")
-    if known is None and not who.is_admin and context.store.study(id) is not None:  # it is the command line's
+    of_command_line = known is None and not who.is_admin and context.store.study(id) is not None
+    if of_command_line or (known is not None and not who.may_change(known)):
         raise SettingError("id", id, "this id is taken", "choose another one")
     asked = _asked(body, id, who.owner, kind, context.webhooks.chosen(body.webhook))
     found, created = context.service.submit(asked, MOST_WAITING)
@@ -117,7 +116,7 @@ def studies(
     """Return the studies that the caller may read, the newest first, without their settings."""
     page = context.service.submissions(
         owner=owner,
-        readable_by=None if who.is_admin else who.owner,
+        readable_by=who.reads_as,
         states=state,
         text=text,
         after=after,

@@ -48,7 +48,7 @@ class Meters:
 
     def _name_all(self) -> None:
         """Begin every known series at 0: Prometheus does not see an increase from nothing to 1."""
-        for state in ("ok", "infeasible"):
+        for state in ("ok", "infeasible", "cut"):
             self._trials.labels(state, "", "")
         for kind, culprit in CULPRITS.items():
             self._trials.labels("failed", kind, culprit)

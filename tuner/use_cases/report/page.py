@@ -20,26 +20,7 @@ from tuner.files import write_output
 from tuner.owner import free_path, refuse_other_file
 from tuner.processes.secrets import shell_word
 from tuner.results import text
-from tuner.results.conclusion import (
-    BY_CLASS,
-    COST,
-    ENGINES_TITLE,
-    WOULD_HELP,
-    classes_grid,
-    classes_note,
-    comparison_grid,
-    comparison_title,
-    cost_lines,
-    engines_grid,
-    finalists_grid,
-    flags_grid,
-    flags_note,
-    kept_line,
-    noise_warning,
-    smaller_line,
-    worse_metrics,
-)
-from tuner.results.findings import nearest_grid, rate_line
+from tuner.results.conclusion import COST, comparison_grid, parts
 from tuner.results.text import Grid, full_configuration, grid
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.charts import PREDICTED, ROOFLINE, STEPS, cards_parts, figures
@@ -166,39 +147,20 @@ def _tiles(study: ReportedStudy) -> Iterator[Tile]:
             else:
                 yield Tile(metric, value, f"{role}: {ratio} of {findings.baseline_name}{span}")
     searched = [record for record in study.trials if not record.round]
-    failed = sum(record.state == "failed" for record in searched)
-    yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")
+    counts = {state: sum(record.state == state for record in searched) for state in ("failed", "cut")}
+    cut = f", {counts['cut']} cut short" if counts["cut"] else ""
+    yield Tile("trials", f"{len(searched):,}", f"{counts['failed'] or 'none'} failed{cut}")
 
 
 def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
-    """Yield the tables, commands and sentences of a study's result."""
-    findings = study.findings
-    nearest = findings.conclusion.get("nearest")
-    if nearest:
-        line = rate_line(nearest)
-        yield Table(
-            f"The SLOs with #{nearest['number']}, the nearest to meeting them", nearest_grid(nearest), line or ""
-        )
-    for line in (kept_line(findings), noise_warning(findings), smaller_line(findings)):
-        if line is not None:
-            yield text.sentence(line) + "."
-    if (compared := comparison_grid(findings)) is not None:
-        title = comparison_title(findings)
-        worse = worse_metrics(findings)
-        note = f"Much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}" if worse else ""
-        yield Table(text.sentence(title), compared, note)
-    if (classes := classes_grid(findings)) is not None:
-        yield Table(text.sentence(comparison_title(findings, BY_CLASS)), classes, text.sentence(classes_note(findings)))
-    yield from (text.sentence(line) + "." for line in cost_lines(findings))
-    if (engines := engines_grid(findings)) is not None:
-        yield Table(text.sentence(ENGINES_TITLE), engines)
-    if (finalists := finalists_grid(findings)) is not None:
-        yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
-    if (flags := flags_grid(findings)) is not None:
-        yield Table(f"Flags of #{findings.winner}", flags, text.sentence(flags_note(findings)))
+    """Yield the tables, sentences and commands of a study's result."""
+    for part in parts(study.findings):
+        lines = [text.sentence(line) for line in (*part.above, *part.below)]
+        if part.grid is not None:
+            yield Table(text.sentence(part.title), part.grid, " ".join(lines))
+        else:
+            yield ". ".join([*([text.sentence(part.title)] if part.title else []), *lines]) + "."
     yield from _commands(study)
-    if lines := findings.conclusion.get("would_help"):
-        yield f"{text.sentence(WOULD_HELP)}. {'. '.join(map(text.sentence, lines))}."
 
 
 def _commands(study: ReportedStudy) -> Iterator[Command | str]:
@@ -227,7 +189,7 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
 
 
 def trials_grid(study: ReportedStudy) -> Grid:
-    """Return the trials of the search, the best first, then those that miss an SLO, then those that failed."""
+    """Return the trials of the search, the best first, then those that miss an SLO, were cut short, or failed."""
     metrics = [objective.metric for objective in study.findings.objectives]
     table = grid(
         "trial",
@@ -237,7 +199,7 @@ def trials_grid(study: ReportedStudy) -> Grid:
         "differs from the defaults",
         left=("trial", "state", "differs from the defaults"),
     )
-    order = {"ok": 0, "infeasible": 1, "failed": 2, "pending": 3}
+    order = {"ok": 0, "infeasible": 1, "cut": 2, "failed": 3, "pending": 4}
     for record in sorted(
         (record for record in study.trials if not record.round),
         key=lambda record: (order[record.state], -(_score(record) or 0.0), record.number),
@@ -261,6 +223,9 @@ def _score(record: TrialRecord) -> float | None:
 
 def _state(record: TrialRecord) -> str:
     failure = record.outcome.failure if record.outcome is not None else None
+    if record.outcome is not None and record.outcome.cut is not None:
+        bound = record.outcome.cut.score_at_most
+        return "cut short" if bound is None else f"cut short, score at most {bound:.3f}"
     return record.state if failure is None else failure.kind.value.replace("_", " ")
 
 

@@ -1,5 +1,6 @@
 """Problems of the simulated engine: predictions come from the stored parameters, measurements from perturbed ones."""
 
+import zlib
 from dataclasses import replace
 from functools import cached_property
 
@@ -56,6 +57,10 @@ class SimulatedProblem(Problem):
     def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         """Return the empty configuration and the engine's effective values."""
         return {}, dict(self._hints)
+
+    def defaults_beside(self, config: Config) -> Config:
+        """Return the engine's effective values of the parameters that a configuration leaves out."""
+        return self.space.defaults_beside(config)
 
     def allowed(self, config: Config) -> bool:
         """Return whether the configuration satisfies the rules of the search space."""
@@ -155,4 +160,5 @@ class SimulatedProblem(Problem):
     def identity(self) -> str:
         """The text of everything that the best score depends on."""
         spec = self.study.spec
-        return f"{self.name} {self.study.card.key} {self.study.version} {self.world} {spec.workload!r}"
+        domains = zlib.crc32(repr([(each.name, each.domain) for each in self.space.parameters]).encode())
+        return f"{self.name} {self.study.card.key} {self.study.version} {self.world} {spec.workload!r} {domains:x}"

@@ -420,6 +420,20 @@ def test_servers_find_tuned_kernels_where_there_are_some(tmp_path: Path) -> None
     assert own_environment(tmp_path)["VLLM_TUNED_CONFIG_FOLDER"] == str(folder)
 
 
+def test_no_server_runs_compiled_code_that_another_user_may_have_written(tmp_path: Path) -> None:
+    names = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+    def folders() -> set[Path]:
+        variables = own_environment(tmp_path, scratch=tmp_path / "scratch")
+        return {Path(variables[name]).parent for name in names}
+
+    assert folders() == {tmp_path / "vllm"}
+    (tmp_path / "vllm").mkdir(mode=0o755)
+    assert folders() == {tmp_path / "vllm"}
+    (tmp_path / "vllm").chmod(0o777)
+    assert folders() == {tmp_path / f"vllm-{os.getuid()}"}
+
+
 def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
     assert own_environment(tmp_path, [3])["CUDA_VISIBLE_DEVICES"] == "3"
     assert own_environment(tmp_path, [2, 3])["CUDA_VISIBLE_DEVICES"] == "2,3"

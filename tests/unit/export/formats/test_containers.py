@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import kubernetes_validate
@@ -443,11 +444,7 @@ class TestRayServe(FormatContract):
                 words += [flag, *(json.dumps(each) if not isinstance(each, str) else each for each in value)]
             else:
                 words.append(f"{flag}={value if isinstance(value, str) else json.dumps(value)}")
-        with pytest.MonkeyPatch.context() as patch:
-            for name in list(os.environ):
-                patch.delenv(name)
-            for name, value in variables.items():
-                patch.setenv(name, value)
+        with patch.dict(os.environ, variables, clear=True):
             update_envs((config.runtime_env or {}).get("env_vars", {}))
             return Started(tuple(words), dict(os.environ))
 

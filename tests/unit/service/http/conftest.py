@@ -2,22 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from storage import normalise_url, open_store
-from storage.service.records import Role, Token
-from storage.service.store import ServiceStore, open_service_store
-from tests.empty_database import write_empty_database
-from tuner.service.asked.rules import ServerRules
-from tuner.service.http.access import new_token
+from storage.service.records import Role
+from storage.service.store import ServiceStore
+from tests.served import Served, context_at, stored
 from tuner.service.http.app import create_app
-from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.rates import Rates
 from tuner.service.watching.webhooks import find_webhooks
 
@@ -26,18 +22,23 @@ HOST = "http://tuner.test"
 
 @dataclass
 class Api:
-    """The API as its callers see it; `tokens` are secrets by the token's name."""
+    """The API as its callers see it, and what it stores."""
 
     client: TestClient
-    service: ServiceStore
-    folder: Path
-    tokens: dict[str, str] = field(default_factory=dict)
+    served: Served
 
-    def add(self, name: str, owner: str, role: Role, expires_at: datetime | None = None) -> str:
-        secret, digest = new_token()
-        self.service.add_token(Token(name, owner, role, digest, datetime.now(UTC), expires_at))
-        self.tokens[name] = secret
-        return secret
+    @property
+    def service(self) -> ServiceStore:
+        return self.served.service
+
+    @property
+    def folder(self) -> Path:
+        return self.served.folder
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Secrets by the token's name."""
+        return self.served.tokens
 
     def call(self, method: str, path: str, token: str | None = "ada", **more: Any) -> Any:
         headers = dict(more.pop("headers", {}))
@@ -51,31 +52,22 @@ class Api:
 
 
 @contextmanager
-def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
+def serving_with(folder: Path, rates: Rates | None = None, **context: Any) -> Iterator[Api]:
     """Serve a new database in a folder."""
-    write_empty_database(folder / "t.db")
-    url = normalise_url(str(folder / "t.db"))
-    devices = {"cpu": ("cpu:0",), "simulated": ("simulated:0", "simulated:1")}
-    service, store = open_service_store(url), open_store(url)
     webhooks = find_webhooks(["team"], None, {"TUNER_WEBHOOK_TEAM": "https://hooks.test/T0/secret"})
-    context = ServiceContext(service, store, url, folder, devices, ServerRules(), webhooks=webhooks)
-    with TestClient(create_app(context, rates), base_url=HOST, raise_server_exceptions=False) as client:
-        found = Api(client, service, folder)
-        found.add("ada", "ada", Role.USER)
-        found.add("ben", "ben", Role.USER)
-        found.add("eve", "ada", Role.VIEWER)
-        found.add("root", "root", Role.ADMIN)
-        found.add("old", "ada", Role.USER, datetime.now(UTC) - timedelta(seconds=1))
-        found.add("gone", "ada", Role.USER)
-        service.revoke_token("gone", datetime.now(UTC))
-        yield found
-    store.close()
-    service.close()
+    with stored(folder) as served:
+        app = create_app(context_at(served, webhooks=webhooks, **context), rates)
+        with TestClient(app, base_url=HOST, raise_server_exceptions=False) as client:
+            yield Api(client, served)
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
     with serving_with(tmp_path) as found:
+        served = found.served
+        served.add_token("old", "ada", Role.USER, served.now() - timedelta(seconds=1))
+        served.add_token("gone", "ada", Role.USER)
+        served.service.revoke_token("gone", served.now())
         yield found
 
 

@@ -97,7 +97,7 @@ def test_only_the_pages_files_are_served(refusing: Api, path: str) -> None:
 
 def with_trials(api: Api, id: str, scores: list[float | None]) -> None:
     """Store a study of a submission, whose trials have scores; None: it failed."""
-    store = open_store(normalise_url(str(api.folder / "t.db")))
+    store = open_store(normalise_url(str(api.folder / "service.db")))
     store.create_study(study(id))
     for number, score in enumerate(scores):
         store.add_trial(pending(number, study=id))

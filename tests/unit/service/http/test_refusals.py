@@ -242,7 +242,7 @@ ID = "s"
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return normalise_url(str(tmp_path / "t.db"))
+    return normalise_url(str(tmp_path / "service.db"))
 
 
 def run_study(url: str, folder: Path, seed: int = 0) -> int:
@@ -297,7 +297,7 @@ def test_with_postgresql_no_files_below_the_current_folder_are_deleted(
     monkeypatch.setattr("tuner.study.optuna_storage.delete_optuna_study", lambda *_: None)
     own = tmp_path / "tuner_study" / "artifacts" / ID
     own.mkdir(parents=True)
-    with closing(open_service_store(str(tmp_path / "t.db"))) as service:
+    with closing(open_service_store(str(tmp_path / "service.db"))) as service:
         service.submit(submission(ID))
         service.request(ID, Request.CANCEL, START)
         deletion.delete_study(ID, service, "postgresql+psycopg://host/db", tmp_path / "submissions" / ID)

@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,25 +26,8 @@ from tuner.cli.signals import stop_on_signals
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
-from tuner.results.conclusion import (
-    BY_CLASS,
-    ENGINES_TITLE,
-    WOULD_HELP,
-    classes_grid,
-    classes_note,
-    comparison_grid,
-    comparison_title,
-    cost_lines,
-    engines_grid,
-    finalists_grid,
-    flags_grid,
-    flags_note,
-    kept_line,
-    noise_warning,
-    smaller_line,
-    worse_metrics,
-)
-from tuner.results.findings import Findings, nearest_grid, rate_line
+from tuner.results.conclusion import parts as parts_of_conclusion
+from tuner.results.findings import Findings
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
@@ -52,60 +35,16 @@ from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
 
-def conclusion_parts(findings: Findings) -> list[RenderableType]:
-    """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
-    lines = [kept_line(findings), noise_warning(findings)]
-    parts: list[RenderableType] = [
-        Text(line, style="yellow" if index else "") for index, line in enumerate(lines) if line
-    ]
-    parts += nearest_parts(findings.conclusion.get("nearest"))
-    if (smaller := smaller_line(findings)) is not None:
-        parts.append(Text(smaller))
-    if (comparison := comparison_grid(findings)) is not None:
-        parts += [Text(""), Text(comparison_title(findings), style="bold"), FittedTable(comparison)]
-        if worse := worse_metrics(findings):
-            parts.append(
-                Text(
-                    f"much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}",
-                    style="yellow",
-                )
-            )
-    if (classes := classes_grid(findings)) is not None:
-        parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), FittedTable(classes)]
-        parts += [Text(note)] if (note := classes_note(findings)) else []
-    parts += [Text(line) for line in cost_lines(findings)]
-    if (engines := engines_grid(findings)) is not None:
-        parts += [Text(""), Text(ENGINES_TITLE, style="bold"), FittedTable(engines)]
-    if (finalists := finalists_grid(findings)) is not None:
-        title = f"finalists, as ratios to {findings.baseline_name}"
-        parts += [Text(""), Text(title, style="bold"), FittedTable(finalists)]
-    contenders = findings.conclusion.get("contenders", ())
-    parts += [
-        Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
-    ]
-    if (flags := flags_grid(findings)) is not None:
-        parts += [
-            Text(""),
-            Text(f"flags of #{findings.winner}", style="bold"),
-            Text(flags_note(findings)),
-            FittedTable(flags),
-        ]
-    if helpful := findings.conclusion.get("would_help"):
-        parts += [Text(""), Text(WOULD_HELP, style="bold"), *map(Text, helpful)]
-    return parts
-
-
-def nearest_parts(nearest: Mapping[str, Any] | None) -> list[RenderableType]:
-    """Return what is shown of the nearest configuration; nothing if the SLOs are met.
-
-    Args:
-        nearest: as plain JSON, see `Nearest`.
-    """
-    if not nearest:
-        return []
-    title = Text(f"the SLOs with #{nearest['number']}, the nearest to meeting them", style="bold")
-    rate = rate_line(nearest)
-    return [*([] if rate is None else [Text(rate)]), Text(""), title, FittedTable(nearest_grid(nearest))]
+def conclusion_parts(findings: Findings) -> Iterator[RenderableType]:
+    """Yield what is shown of a conclusion beside its reason; an empty line stands before each title."""
+    for part in parts_of_conclusion(findings):
+        if part.title:
+            yield Text("")
+            yield Text(part.title, style="bold")
+        yield from map(Text, part.above)
+        if part.grid is not None:
+            yield FittedTable(part.grid)
+        yield from (Text(line, style="yellow" if part.warns else "") for line in part.below)
 
 
 MISSING = "start the server, which misses SLOs"

@@ -15,7 +15,7 @@ from tuner.cli.from_server import open_client
 from tuner.cli.output import parts
 from tuner.cli.output.parts import new_table, show
 from tuner.cli.output.progress.lines import WatchedStudy
-from tuner.cli.signals import remembered_interrupts
+from tuner.cli.signals import repeated_interrupts
 from tuner.client.client import Client
 from tuner.client.failures import RefusedError
 from tuner.client.replies import ServiceToken, SubmittedStudy
@@ -97,12 +97,10 @@ def watch_study(client: Client, id: str) -> int:
     """Print what happens to a study until it has ended, and return the exit code."""
     shown = WatchedStudy()
     try:
-        with remembered_interrupts() as interrupted:
+        with repeated_interrupts():
             for event in client.events(id):
                 for line in shown.lines(event):
                     print(line, file=sys.stderr, flush=True)
-                if interrupted.is_set():
-                    raise KeyboardInterrupt
         return _end(client, id, simulated=bool(shown.simulated))
     except KeyboardInterrupt:
         print(f"stopped watching; the study goes on, `tuner watch {id}` watches it again", file=sys.stderr)

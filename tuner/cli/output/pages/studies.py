@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from records.metrics import Direction, metric
-from records.trials import Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
+from records.trials import Cut, Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage import open_store
 from tuner.cli.output.parts import PLAIN_WIDTH, Rows, fill_trials, labelled, new_table, show, width_of
 from tuner.errors import UserError
@@ -193,7 +193,7 @@ def _trial_parts(trial: TrialRecord, stored: StoredStudy) -> list[RenderableType
     outcome = trial.outcome
     if outcome is None:
         return [heading, labelled(rows)]
-    rows += [*_origin(outcome), *_failure(outcome.failure), *_verdict(trial)]
+    rows += [*_origin(outcome), *_failure(outcome.failure), *_cut(outcome.cut), *_verdict(trial)]
     measured = [name for repeat in outcome.repeats for name in repeat.metrics]
     rows += [("price", str(stored.price)) for _ in price_lines(measured, [stored.price])]
     rows.append(("time", text.timings(outcome.timings) or "under a second"))
@@ -217,8 +217,12 @@ def _failure(failure: Failure | None) -> Rows:
     return [("failure", what), *([("log", failure.evidence)] if failure.evidence else [])]
 
 
+def _cut(cut: Cut | None) -> Rows:
+    return [] if cut is None else [("cut short", f"after {cut.after_s:.0f} s of the benchmark: {cut.reason}")]
+
+
 def _verdict(trial: TrialRecord) -> Rows:
-    if trial.verdict is None:
+    if trial.verdict is None or trial.state == "cut":
         return []
     slos = [f"{name} {'met' if value <= 0 else 'MISSED'}" for name, value in trial.verdict.constraints.items()]
     return [("score", text.number(trial.verdict.score)), *([("SLOs", ", ".join(slos))] if slos else [])]

@@ -30,6 +30,8 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     outcome = record.outcome
     if outcome is None:
         return f"#{record.number} pending"
+    if outcome.cut is not None:
+        return f"#{record.number} cut short: {outcome.cut.reason}"
     failure = None if outcome.failure is None else (outcome.failure.kind.value, outcome.failure.message)
     score = record.verdict.score if record.verdict else None
     figures = {each.metric: outcome.metric(each.metric) for each in objectives}
@@ -242,7 +244,10 @@ class WatchedStudy:
         failure = data["failure"] and (data["failure"]["kind"], data["failure"]["message"])
         missed = [name for name, violation in data.get("constraints", {}).items() if violation > 0]
         trial = f"#{number} {'failed' if failure else data['state']}"
-        line = f"[{self._count(round_)}] {result_line(trial, failure, missed, data['score'], data['values'])}"
+        result = result_line(trial, failure, missed, data["score"], data["values"])
+        if data.get("cut"):
+            result = f"#{number} cut short: {data['cut']}"
+        line = f"[{self._count(round_)}] {result}"
         label = None if round_ else data.get("label")
         return [with_configuration(line, label, data["config"], {}, LINE_WIDTH)]
 

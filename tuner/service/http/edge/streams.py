@@ -12,8 +12,9 @@ from datetime import datetime
 from fastapi.concurrency import run_in_threadpool
 
 from storage.errors import StorageError
-from storage.service.records import Event, EventPosition, Role, Token
+from storage.service.records import Event, EventPosition
 from storage.service.store import ServiceStore
+from tuner.service.http.access import caller_of
 from tuner.service.http.problems import Problem
 
 POLL_S = 0.25
@@ -166,19 +167,12 @@ class Streams:
         """Return the streams that have to end, with a query for the tokens and one for the studies of each owner."""
         now = self._clock()
         found = self._store.tokens_of({each.digest for each in streams})
-        tokens = {digest: token for digest, token in found.items() if token.is_valid(now)}
+        readers = {digest: caller_of(token, now).reads_as for digest, token in found.items() if token.is_valid(now)}
         studies: dict[str | None, set[str]] = defaultdict(set)
         for each in streams:
-            if each.digest in tokens:
-                studies[_reads_as(tokens[each.digest])].add(each.study)
+            if each.digest in readers:
+                studies[readers[each.digest]].add(each.study)
         allowed = {owner: set(self._store.readable_of(names, owner)) for owner, names in studies.items()}
         return [
-            each
-            for each in streams
-            if each.digest not in tokens or each.study not in allowed[_reads_as(tokens[each.digest])]
+            each for each in streams if each.digest not in readers or each.study not in allowed[readers[each.digest]]
         ]
-
-
-def _reads_as(token: Token) -> str | None:
-    """Return whose studies a token reads; None: everybody's."""
-    return None if token.role is Role.ADMIN else token.owner

@@ -24,7 +24,7 @@ from tuner.service.http.optimizations.models import (
     Suggestion,
     TrialView,
 )
-from tuner.service.http.problems import Problem, not_found
+from tuner.service.http.problems import not_found
 
 router = APIRouter(prefix="/v1/optimizations", tags=["optimizations"])
 THREADS = 4
@@ -53,12 +53,12 @@ def optimizations(
     limit: Annotated[int, Query(ge=1, le=50)] = 20,
 ) -> OptimizationsPage:
     """Return the optimizations that the caller may read, the newest first."""
-    return context.optimizations.page(None if who.is_admin else who.owner, after, limit)
+    return context.optimizations.page(who.reads_as, after, limit)
 
 
 def _readable(id: str, who: Known, context: Context) -> Optimization:
     found = context.optimizations.find(id)
-    if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
+    if found is None or not who.may_read(found):
         raise not_found("optimization", id, hides=found is not None)
     return found
 
@@ -67,8 +67,7 @@ Readable = Annotated[Optimization, Depends(_readable)]
 
 
 def _changeable(who: User, found: Readable) -> Optimization:
-    if not (who.is_admin or found.owner == who.owner):
-        raise Problem(403, f"the optimization {found.id!r} is {found.owner}'s; only its owner and admins change it")
+    who.check_change("optimization", found)
     return found
 
 

@@ -37,7 +37,7 @@ def scores(
 
     Studies that the caller may not read are left out, as are those without a trial.
     """
-    found = context.service.readable_of(study, None if who.is_admin else who.owner)
+    found = context.service.readable_of(study, who.reads_as)
     return context.store.scores(found, MOST_SCORES)
 
 

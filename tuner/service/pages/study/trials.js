@@ -32,7 +32,7 @@ export async function show(root, live, signal) {
   let most = SHOWN;
   const chosen = new Set(JSON.parse(localStorage.getItem(KEPT) ?? "null") ?? ["objectives"]);
   const text = el("input", { type: "search", name: "find" });
-  const state = select("of", [["", "all states"], "ok", "infeasible", "failed", "running"]);
+  const state = select("of", [["", "all states"], "ok", "infeasible", "cut", "failed", "running"]);
   const rounds = el("input", { type: "checkbox", id: "rounds" });
   const columns = el("details", { class: "columns" });
   const list = el("div");
@@ -116,6 +116,7 @@ function details(trial) {
     el("p", {}, `${trial.kind}, ${trial.state}${trial.score === null ? "" : `, score ${score(trial.score)}`}`,
       trial.provenance ? `, ${trial.provenance}` : ""),
     trial.failure ? el("p", { class: "message" }, `${trial.failure.kind} (${trial.failure.culprit ?? "culprit unknown"}): ${trial.failure.message}`) : null,
+    trial.cut ? el("p", { class: "message" }, `cut short: ${trial.cut}`) : null,
     pairs("Configuration", trial.config),
     el("div", { class: "command" }, copyButton(config), el("pre", { tabindex: "0" }, el("code", {}, config))),
     pairs("Constraints: 0 or less is met", trial.constraints), pairs("Metrics", trial.metrics));

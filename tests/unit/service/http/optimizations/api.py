@@ -2,20 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from starlette.testclient import TestClient
-
-from storage import open_store
-from storage.service.records import Role, Token
-from storage.service.store import open_service_store
-from tests.empty_database import write_empty_database
 from tests.service_samples import START
-from tuner.service.http.access import new_token
-from tuner.service.http.app import create_app
-from tuner.service.http.context import ServiceContext
+from tests.unit.service.http.conftest import Api as HttpApi
+from tests.unit.service.http.conftest import serving_with
 
 SPACE = """\
 parameters:
@@ -50,17 +43,15 @@ LOSS = [{"metric": "loss", "direction": "minimize"}]
 
 
 class Api:
-    """A client of an API process, with a token for each person."""
+    """The requests about optimizations of an API process."""
 
-    def __init__(self, client: TestClient, tokens: dict[str, str]) -> None:
-        self.client = client
-        self.tokens = tokens
+    def __init__(self, http: HttpApi) -> None:
+        self.http = http
         self.now: datetime = START
 
     def call(self, method: str, path: str, body: object = None, who: str = "ada") -> Any:
         """Return the answer to a request."""
-        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
-        return self.client.request(method, f"/v1/optimizations{path}", json=body, headers=headers)
+        return self.http.call(method, f"/v1/optimizations{path}", who, json=body)
 
     def get(self, path: str, who: str = "ada") -> Any:
         """Return the JSON of an answer of 200."""
@@ -96,20 +87,8 @@ class Api:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Api]:
-    """Serve ada, bob and eve, who views, and root, the admin."""
-    write_empty_database(folder / "tuner.db")
-    url = f"sqlite:///{folder / 'tuner.db'}"
-    service, store = open_service_store(url), open_store(url)
-    tokens = {}
-    for name, role in (("ada", Role.USER), ("bob", Role.USER), ("eve", Role.VIEWER), ("root", Role.ADMIN)):
-        secret, digest = new_token()
-        if not any(each.name == name for each in service.tokens()):
-            service.add_token(Token(name, name, role, digest, START - timedelta(days=1)))
-            tokens[name] = secret
+    """Serve the database of a folder with a clock that tests move."""
     holder: list[Api] = []
-    context = ServiceContext(service, store, url, folder, {"simulated": ("s:0",)}, clock=lambda: holder[0].now)
-    with TestClient(create_app(context)) as client:
-        holder.append(Api(client, tokens))
+    with serving_with(folder, clock=lambda: holder[0].now) as http:
+        holder.append(Api(http))
         yield holder[0]
-    service.close()
-    store.close()
