@@ -80,7 +80,8 @@ class Weights:
         arithmetic: number format of the products, a key of the card's `tflops`.
         kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, slowly);
             `marlin` (the kernel unpacks the weights); `gemm` (weights are unpacked before a plain product).
-        expert_kernels, expert_arithmetic: the same of the experts' products.
+        expert_kernels, expert_arithmetic: the same of the experts' products; `unpacked` kernels write all experts of a
+            layer in 16 bits first, those that no token chose as well (vLLM's `BitsAndBytesMoEMethod`).
     """
 
     linear: int
@@ -130,6 +131,8 @@ def find_weights(
     expert_kernels, expert_arithmetic = kernels, arithmetic
     if quantization in EXPERTS_ONLY:
         expert_kernels, expert_arithmetic = "marlin", dtype
+    elif quantization == "bitsandbytes":
+        expert_kernels = "unpacked"
     head = model.vocab * model.hidden
     # decodes read latent attention's absorbed matrices in 16 bits: a copy of quantized ones, else the same memory
     copies = sum(

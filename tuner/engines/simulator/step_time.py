@@ -11,6 +11,7 @@ On the card, kernels run one after another:
   experts evenly, n tokens touch T = E (1 - (1 - chosen / E)^n) of them, and the kernel computes the rows of each in
   groups of `_EXPERT_TILE` tokens (vLLM's fused_moe and its `BLOCK_SIZE_M`):
       stream = T × bytes of an expert / bandwidth,  arithmetic = T × rounded up (n chosen / T) × its FLOP / peak
+  bitsandbytes reads all E experts and writes them in 16 bits before the products of each step.
   With expert parallelism over r GPUs, a step waits for the GPU with the most tokens. Shares of experts differ by s
   (`expert_skew`, their standard deviation over their mean), and n tokens choose by chance, so that this GPU's load is
       f = 1 + m(r) sqrt((1 - 1/r) (s² r / E + r / (n chosen)))    times the mean, at most r
@@ -414,10 +415,20 @@ class StepTime:
         streamed = (card.bandwidth_gbs or 1.0) * _GIGA * share
         factor = parameters.native_arithmetic_factor if narrow else 1.0
         reached = card.tflops[weights.expert_arithmetic] * _TERA * parameters.expert_arithmetic_share * factor
+        unpacks = weights.expert_kernels == "unpacked"
         self._experts = [
-            (each.mlp, each.layers * each.bytes_of_one / streamed, 2.0 * each.layers * each.of_one / reached)
+            (
+                each.mlp,
+                each.layers * (_ELEMENT_BYTES * each.of_one if unpacks else each.bytes_of_one) / streamed,
+                2.0 * each.layers * each.of_one / reached,
+            )
             for each in weights.experts
         ]
+        moved = (
+            each.layers * each.mlp.count * (each.bytes_of_one + _ELEMENT_BYTES * each.of_one)
+            for each in weights.experts
+        )
+        self._unpack_experts = sum(moved) / streamed if unpacks else 0.0
 
     def _linear_flops_per_s(self, parameters: Parameters) -> float:
         share = {
@@ -560,7 +571,7 @@ class StepTime:
 
     def _routed(self, step: Step, tokens: int) -> float:
         """Return the seconds of the experts' products in a batch of `tokens` tokens of each copy of the model."""
-        total, count = 0.0, tokens * self._copies
+        total, count = self._unpack_experts, tokens * self._copies
         choices = step.prefill + (step.decode > 0) if self.config.same_experts else count
         for even, stream, arithmetic in self._experts:
             mlp = replace(even, chosen=min(even.count, even.chosen * self._busiest(even, choices)))

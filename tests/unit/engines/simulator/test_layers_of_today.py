@@ -80,6 +80,15 @@ def test_a_step_reads_the_experts_that_its_tokens_choose() -> None:
     assert routed(decodes(2)) - router == pytest.approx(15.5 / 8 * (one**2 + rows**2) ** 0.5, rel=0.01)
 
 
+def test_bitsandbytes_writes_all_experts_in_16_bits_before_each_product() -> None:
+    # 48 layers × 128 experts: of each weight, 0.52 bytes are read (4 bits and 4 % of scales) and two written
+    made = config("--quantization", "bitsandbytes")
+    assert StepTime(made, EVEN)._unpack_experts == pytest.approx(48 * 128 * 2.52 * ONE_EXPERT / BANDWIDTH)
+    assert StepTime(config(), EVEN)._unpack_experts == 0.0
+    # then the products read eight experts of 16 bits, as without
+    assert StepTime(made, EVEN)._experts[0][1] == StepTime(config(), EVEN)._experts[0][1]
+
+
 def _router_seconds() -> float:
     """The router's weights, 48 × 2048 × 128 of 16 bits, beside the attention's; its rest is the reader's share."""
     return 48 * 2048 * 128 * 2 / (BANDWIDTH * EVEN.bandwidth_share)
