@@ -81,6 +81,8 @@ FAILURES = 3
 """Trials in a row without a success after which the region becomes smaller."""
 NUMBER_CHANGES = 3
 """Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up."""
+COST_OF_CHANGE = 0.15
+"""Subtracted from the acquisition value, a logarithm, for each change of the defaults, where no trust region holds."""
 ROUNDING = 1e-9
 """A number that moves by a third of its range counts as one change, whatever the rounding error."""
 
@@ -143,13 +145,15 @@ class FeasibleImprovement:
 
         P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials,
 
-    both with 1 less where a trust region holds, outside of which the value is 10⁶ lower for each change.
+    both with 1 less where a trust region holds, outside of which the value is 10⁶ lower for each change. Where none
+    holds, it is `COST_OF_CHANGE` lower for each change of the defaults, so that changes that bring nothing are dropped.
 
     Below a threshold the value is ln P - 10⁶: such candidates rank behind all others, the most feasible first.
     """
 
     def __init__(self, surrogate: Surrogate, region: TrustRegion | None) -> None:
         self._surrogate, self._region = surrogate, region
+        self._defaults = TrustRegion(surrogate.encoder, surrogate.history.measured[0], 0) if region is None else None
         self._largest_log_improvement = -math.inf
 
     @property
@@ -188,6 +192,8 @@ class FeasibleImprovement:
             self._largest_log_improvement = max(self._largest_log_improvement, largest)
             exploration = EXPLORATION if self._region is None else EXPLORATION_IN_REGION
             values = log_feasible + log_expected_improvement(gain, exploration * spread)
+        if self._defaults is not None:
+            values = values - COST_OF_CHANGE * self._defaults.excess(inputs)
         if self._surrogate.history.n_finished >= THRESHOLD_FROM:
             values = np.where(self._reaches_thresholds(posterior), values, log_feasible - BELOW_THRESHOLD)
         return np.asarray(values - BELOW_THRESHOLD * outside)

@@ -439,6 +439,25 @@ def test_successes_widen_the_trust_region_and_failures_narrow_it(scores: list[fl
     assert trust_radius(scores) == radius
 
 
+def test_changes_that_bring_nothing_are_left_out_where_a_prior_predicts_them() -> None:
+    """`useful` gains a half; eight others do nothing. Twelve suggestions without a cost of changes set about four each."""
+    idle = [f"idle_{place}" for place in range(8)]
+
+    def measured(config: Params) -> float:
+        return 150.0 if config["useful"] else 100.0
+
+    def flags(trial: optuna.trial.BaseTrial) -> Params:
+        return {name: trial.suggest_categorical(name, (False, True)) for name in ("useful", *idle)}
+
+    sampler = ResidualSampler(flags, prior=lambda config: Prediction((measured(config),), {}), seed=3)
+    study = new_study(sampler)
+    study.enqueue_trial(dict.fromkeys(("useful", *idle), False))
+    study.optimize(lambda trial: measured(flags(trial)), n_trials=13)
+    suggested = [trial.params for trial in study.trials[1:]]
+    assert sum(params["useful"] for params in suggested) >= 9
+    assert np.mean([sum(params[name] for name in idle) for params in suggested]) < 3.0
+
+
 def test_the_trust_region_counts_changes_but_not_conditional_parameters() -> None:
     """Batch is logarithmic from 8 to 1024, seven doublings: one doubling is a change, four are two, seven are three."""
     known: dict[str, BaseDistribution] = {
