@@ -82,7 +82,7 @@ FAILURES = 3
 NUMBER_CHANGES = 3
 """Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up."""
 COST_OF_CHANGE = 0.15
-"""Subtracted from the acquisition value, a logarithm, for each change of the defaults, where no trust region holds."""
+"""Subtracted from the acquisition value, a logarithm, for each change of the defaults, where predictions exist."""
 ROUNDING = 1e-9
 """A number that moves by a third of its range counts as one change, whatever the rounding error."""
 
@@ -145,15 +145,16 @@ class FeasibleImprovement:
 
         P(runs) >= Φ(1.6 + 6 u)    and    P(satisfies) >= Φ(1 + 3 u),    u = infeasible share of the latest trials,
 
-    both with 1 less where a trust region holds, outside of which the value is 10⁶ lower for each change. Where none
-    holds, it is `COST_OF_CHANGE` lower for each change of the defaults, so that changes that bring nothing are dropped.
+    both with 1 less where a trust region holds, outside of which the value is 10⁶ lower for each change. With
+    predictions it is `COST_OF_CHANGE` lower for each change of the defaults, so that changes that bring nothing go.
 
     Below a threshold the value is ln P - 10⁶: such candidates rank behind all others, the most feasible first.
     """
 
     def __init__(self, surrogate: Surrogate, region: TrustRegion | None) -> None:
         self._surrogate, self._region = surrogate, region
-        self._defaults = TrustRegion(surrogate.encoder, surrogate.history.measured[0], 0) if region is None else None
+        defaults = surrogate.history.measured[0]
+        self._defaults = TrustRegion(surrogate.encoder, defaults, 0) if surrogate.has_predictions else None
         self._largest_log_improvement = -math.inf
 
     @property
