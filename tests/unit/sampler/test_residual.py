@@ -440,7 +440,7 @@ def test_successes_widen_the_trust_region_and_failures_narrow_it(scores: list[fl
 
 
 def test_changes_that_bring_nothing_are_left_out_where_a_prior_predicts_them() -> None:
-    """`useful` gains a half; eight others do nothing. Twelve suggestions without a cost of changes set about four each."""
+    """`useful` gains a half; eight others do nothing: without a cost, suggestions set four of these."""
     idle = [f"idle_{place}" for place in range(8)]
 
     def measured(config: Params) -> float:
