@@ -98,7 +98,7 @@ class ConfirmationSettings(Settings):
         Setting(
             CONFIRMATION,
             "INTEGER",
-            "Rounds that measure every finalist and the defaults; 0: no confirmation.",
+            "Rounds of the finalists and the defaults; at most twice as many with --reduce; 0: none.",
             least=0,
             limit=Number(0, 100),
         ),
