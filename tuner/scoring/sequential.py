@@ -34,7 +34,7 @@ from scipy.special import ndtr
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-LEAST_LOSS, LARGEST_LOSS = 0.01, 0.03
+LEAST_LOSS, LARGEST_LOSS = 0.01, 0.02
 """A configuration is as good as the best one if its expected loss of the score's logarithm is at most one standard
 deviation of it; a smaller one than the first bound counts always, a larger one than the second never."""
 

@@ -98,7 +98,7 @@ class ConfirmationSettings(Settings):
         Setting(
             CONFIRMATION,
             "INTEGER",
-            "Rounds of the finalists and the defaults; at most twice as many with --reduce; 0: none.",
+            "Rounds of the finalists and the defaults; at most twice as many where forms compete; 0: none.",
             least=0,
             limit=Number(0, 100),
         ),

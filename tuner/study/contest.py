@@ -4,7 +4,7 @@ Candidates are the finalists, and forms of them with fewer flags: flags are left
 the sampler's model (`tuner.sampler.flag_effects`), and each flag of the configuration that would be exported is left
 out alone. A form is measured once with the search's workload before its first round, which shows whether it runs and
 meets the SLOs. All rounds and these measurements together may take half as many measurements as the search had trials,
-and `--confirm-rounds` of all finalists in any case.
+and the study's rounds of all finalists in any case.
 """
 
 from __future__ import annotations
