@@ -3,9 +3,9 @@
     python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--trials 60] [--jobs 2] [--whole] [--json FILE]
 
 Each study runs as `tuner optimize` does: search, rounds, reduction and conclusion. Predictions come from the stored
-parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the winner of the first rounds,
-which would be exported without a reduction; the winner is what is exported. Their true scores are without noise. The
-true effect of a flag is the ratio of the winner's true score to that without the flag.
+parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the finalist with the best true
+score; the winner is what is exported. True scores are without noise. The true effect of a flag is the ratio of the
+winner's true score to that without the flag.
 """
 
 import math
@@ -37,7 +37,6 @@ from tuner.observers.fan_out import SilentObserver
 from tuner.scoring.flag_effects import effect_together, has_effect
 from tuner.specs import TrialSpec
 from tuner.study.conclusion import Conclusion
-from tuner.study.decide import conclude
 from tuner.study.run import open_study, run_study
 from tuner.study.specification.spec import Budget
 
@@ -54,16 +53,16 @@ class FinalsResult:
         problem: the problem's name.
         seed: of the study.
         keeps_defaults: whether the conclusion is to keep the defaults.
-        loss: the whole configuration's true score less the winner's, in logarithms; None if the defaults are kept.
+        loss: true score of the best finalist less the winner's, in logarithms; None if the defaults are kept.
         score: the winner's true score; 0 if it is infeasible.
-        flags_whole: flags of the whole configuration.
+        flags_whole: flags of the best finalist.
         flags: flags of the winner.
         without_effect: flags of the winner whose true effect is nothing.
         measured: flags of the winner whose effects were measured in rounds.
         undivided: whether it is better than the defaults beyond the noise while no single flag has a measurable effect.
         contradicts: whether, in such a study, nothing says what all flags bring together.
         reduced: trials of the reduction.
-        measurements: measurements in rounds.
+        measurements: measurements in rounds, and trials of smaller forms.
     """
 
     problem: str
@@ -167,10 +166,10 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
     trials = {record.number: record for record in records if not record.round}
     rounds = [record for record in records if record.round]
     labels = list(dict.fromkeys(record.label for record in sorted(rounds, key=lambda record: record.round)))
-    first = [trials[number] for number in _numbers(labels[0])] if labels else []
+    finalists = [trials[number] for number in _numbers(labels[0]) if number] if labels else []
     winner = trials[conclusion.winner if conclusion.winner is not None else 0]
     kept = conclusion.keeps is not None
-    whole = winner if kept or not first else trials[_first_winner(problem, records, first, labels[0])]
+    whole = max(finalists, key=lambda each: problem.true_score(each.config) or 0.0, default=winner)
     scores = [problem.true_score(record.config) or 0.0 for record in (whole, winner)]
     flags = problem.space.changed(winner.config)
     single = any(has_effect(asdict(each)) for each in conclusion.flag_effects)
@@ -188,20 +187,13 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
         undivided,
         undivided and effect_together(conclusion.to_dict(), records) is None,
         sum(record.kind is TrialKind.REDUCED for record in trials.values()),
-        len(rounds),
+        len(rounds) + sum(record.kind is TrialKind.REDUCED for record in trials.values()),
     )
 
 
 def _numbers(label: str | None) -> list[int]:
     """Return the numbers of the trials in rounds with a label."""
     return [int(number) for number in (label or "").removeprefix("finals ").split(",") if number]
-
-
-def _first_winner(
-    problem: SimulatedProblem, records: Sequence[TrialRecord], group: Sequence[TrialRecord], label: str | None
-) -> int:
-    winner = conclude(problem.study.spec.goals, records, group, label).winner
-    return 0 if winner is None else winner
 
 
 def _has_no_effect(problem: SimulatedProblem, winner: TrialRecord, name: str, score: float) -> bool:
@@ -262,10 +254,10 @@ def check_finals() -> None:
         "measurements",
     ]
     caption = (
-        "Of the studies that export a configuration: true score of the whole one over the winner's, less 1 (median and "
-        "largest), flags of both (medians), share of exported flags without a true effect, winners no single flag of "
-        "which has a measured effect, contradictions, infeasible winners; of all: trials of the reduction and "
-        "measurements in rounds (medians)"
+        "Of the studies that export a configuration: true score of the best finalist over the winner's, less 1 "
+        "(median and largest), flags of both (medians), share of exported flags without a true effect, winners no "
+        "single flag of which has a measured effect, contradictions, infeasible winners; of all: trials of smaller "
+        "forms, and all measurements of the finals, these included (medians)"
     )
     print_table(f"{caption}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
     write_json(arguments.json, [asdict(each) for each in results])

@@ -28,7 +28,7 @@ from optuna.trial import FrozenTrial
 from tuner.confidence import normal_factor
 from tuner.sampler.candidates import CandidateSpace
 from tuner.sampler.encoding import Encoder, Params, Vector
-from tuner.sampler.gaussian_process import WITHOUT_PRIOR, GaussianProcess
+from tuner.sampler.gaussian_process import WITHOUT_PRIOR, GaussianProcess, losses_of_first
 from tuner.sampler.history import History, ObjectiveScale
 from tuner.sampler.surrogate import Surrogate
 
@@ -104,9 +104,9 @@ def gain_differences(
     for index, objective in enumerate(objectives):
         gains = np.array([[objective.scale.gain(values[index])] for values in history.values])
         process = GaussianProcess(encoder.columns, measured, gains, np.zeros_like(gains), WITHOUT_PRIOR)
-        mean, spread = process.predict_differences(inputs, np.zeros((len(configs), 1)))
-        means.append(mean[:, 0])
-        spreads.append(spread[:, 0])
+        mean, spread = losses_of_first(*process.predict_joint(inputs, np.zeros((len(configs), 1))))
+        means.append(mean)
+        spreads.append(spread)
     return means, spreads
 
 

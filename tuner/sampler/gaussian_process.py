@@ -109,7 +109,7 @@ class GaussianProcess:
     def _condition(self, inputs: EncodedConfigurations, residuals: Matrix, means: Matrix) -> None:
         """Factorise K + n² I for each output and solve it for the residuals."""
         self._known, self._known_means = inputs, means
-        noise, shared = self._noise_variance(), self._shared_covariance(inputs)
+        noise, shared = self._noise_variance(), self._shared_covariance(inputs, inputs)
         self._factors, self._weights = [], []
         for output in range(residuals.shape[1]):
             covariance = shared + self._slope_covariance(means[:, output], output)
@@ -146,7 +146,7 @@ class GaussianProcess:
             means: their prior means, shape (n, outputs).
         """
         expected, spread = np.empty(means.shape), np.empty(means.shape)
-        shared, effects = self._shared_covariance(inputs), inputs.effects
+        shared, effects = self._shared_covariance(inputs, self._known), inputs.effects
         for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
             cross = shared + self._slope_covariance(means[:, output], output)
             expected[:, output] = means[:, output] + cross @ weights
@@ -160,32 +160,19 @@ class GaussianProcess:
 
     def predict_residuals(self, inputs: EncodedConfigurations) -> Matrix:
         """Return the posterior mean of f where the prior mean is 0, shape (n, outputs)."""
-        shared = self._shared_covariance(inputs)
+        shared = self._shared_covariance(inputs, self._known)
         return np.column_stack([shared @ weights for weights in self._weights])
 
-    def predict_differences(self, inputs: EncodedConfigurations, means: Matrix) -> tuple[Matrix, Matrix]:
-        """Return the posterior mean and standard deviation of the first value minus each other, (n - 1, outputs).
+    def predict_joint(self, inputs: EncodedConfigurations, means: Matrix) -> tuple[Vector, Matrix]:
+        """Return the posterior mean of the first output, shape (n,), and the covariance without noise, (n, n).
 
-        The variance of the difference is k(x₁,x₁) - 2 k(x₁,x) + k(x,x) minus what the data explain: the level and what
-        two configurations share cancel.
+        What two configurations share, such as the level, cancels in the variance of their difference.
         """
-        rows, effects = inputs.rows, inputs.effects
-        count = len(inputs) - 1
-        expected, spread = np.empty((count, means.shape[1])), np.empty((count, means.shape[1]))
-        shared, scale = self._shared_covariance(inputs), self._column_scales()
-        covariance = self._matern_variance() * _matern(cdist(rows[1:] * scale, rows[:1] * scale))[0][:, 0]
-        prior = 2.0 * (self._matern_variance() - covariance)
-        relative = self._relative_effect_variances()[self._columns.effects]
-        prior += self._effects_variance() * ((effects[1:] - effects[0]) ** 2 @ relative)
-        for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
-            cross = shared + self._slope_covariance(means[:, output], output)
-            apart, prior_difference = cross[0] - cross[1:], means[0, output] - means[1:, output]
-            expected[:, output] = prior_difference + apart @ weights
-            explained = solve_triangular(factor, apart.T, lower=True, check_finite=False)
-            slope = self._slope_feature(means[0, output]) - self._slope_feature(means[1:, output])
-            variance = prior + slope**2 - np.sum(explained * explained, axis=0)
-            spread[:, output] = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
-        return expected, spread
+        slope = self._slope_feature(means[:, 0])
+        prior = self._shared_covariance(inputs, inputs) + np.outer(slope, slope)
+        cross = self._shared_covariance(inputs, self._known) + self._slope_covariance(means[:, 0], 0)
+        explained = solve_triangular(self._factors[0], cross.T, lower=True, check_finite=False)
+        return np.asarray(means[:, 0] + cross @ self._weights[0]), np.asarray(prior - explained.T @ explained)
 
     @property
     def noise(self) -> float:
@@ -213,11 +200,11 @@ class GaussianProcess:
         """Return √w of each column's parameter: the distance of scaled rows is d."""
         return np.asarray(np.sqrt(self.inverse_squared_lengthscales())[self._columns.rows])
 
-    def _shared_covariance(self, inputs: EncodedConfigurations) -> Matrix:
-        """Return the covariance of inputs with the data that all outputs share: k without the slope part."""
+    def _shared_covariance(self, inputs: EncodedConfigurations, others: EncodedConfigurations) -> Matrix:
+        """Return the covariance of inputs with others that all outputs share: k without the slope part."""
         scale = self._column_scales()
-        covariance: Matrix = self._matern_variance() * _matern(cdist(inputs.rows * scale, self._known.rows * scale))[0]
-        covariance += self._effects_covariance(inputs.effects, self._known.effects) + self._kernel_prior.constant**2
+        covariance: Matrix = self._matern_variance() * _matern(cdist(inputs.rows * scale, others.rows * scale))[0]
+        covariance += self._effects_covariance(inputs.effects, others.effects) + self._kernel_prior.constant**2
         return covariance
 
     def _slope_covariance(self, means: Vector, output: int) -> Matrix:
@@ -295,6 +282,13 @@ class GaussianProcess:
         deviation = (theta - self._prior_medians()) / spreads
         gradient += deviation / spreads
         return 0.5 * float(deviation @ deviation)
+
+
+def losses_of_first(mean: Vector, covariance: Matrix) -> tuple[Vector, Vector]:
+    """Return mean and standard deviation of the first of n joint normal values minus each other, shape (n - 1,)."""
+    variances = np.diag(covariance)
+    spread = np.sqrt(np.maximum(variances[0] + variances[1:] - 2.0 * covariance[0, 1:], _LEAST_VARIANCE))
+    return mean[0] - mean[1:], spread
 
 
 def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from tuner.sampler.acquisition import CandidateSelection, Suggestion
 from tuner.sampler.background import BackgroundPredictions
 from tuner.sampler.candidates import CandidateSpace, DefineByRun, best_of_sources, best_predicted, space_filling
-from tuner.sampler.encoding import Params
+from tuner.sampler.encoding import Matrix, Params, Vector
 from tuner.sampler.flag_effects import (
     Elimination,
     FlagEffect,
@@ -234,17 +234,17 @@ class ResidualSampler(BaseSampler):
             surrogate = self._fitted(study, history)
             return eliminate(self._space, surrogate, params[number], {**conditional, **params[defaults]})
 
-    def predicted_scores(self, study: StudyView, numbers: Sequence[int]) -> dict[int, float]:
-        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions."""
-        trials = study.get_trials(deepcopy=False)
-        history = self._read(trials)
-        params = {trial.number: trial.params for trial in trials}
+    def joint_scores(self, study: StudyView, configs: Sequence[Params]) -> tuple[Vector, Matrix, float]:
+        """Return the posterior of the scores of configurations, and the noise of a measured score.
+
+        Returns:
+            The mean of the score's logarithm, shape (n,), its covariance without noise, (n, n), and the standard
+            deviation of the noise.
+        """
+        history = self._read(study.get_trials(deepcopy=False))
         with single_blas_thread():
             surrogate = self._fitted(study, history)
-            if not surrogate.has_predictions:
-                return {}
-            scores = surrogate.predicted_scores([params[number] for number in numbers])
-        return {number: float(score) for number, score in zip(numbers, scores, strict=True)}
+            return *surrogate.joint_scores(configs), surrogate.noise
 
     def _fitted(self, study: StudyView, history: History) -> Surrogate:
         return Surrogate(self._settings, self._space.distributions, study.directions, history)

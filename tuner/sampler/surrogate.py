@@ -25,6 +25,7 @@ from tuner.sampler.gaussian_process import (
     WITH_PRIOR,
     WITHOUT_PRIOR,
     GaussianProcess,
+    losses_of_first,
 )
 from tuner.sampler.history import History, compress_violations, objective_scales
 from tuner.sampler.prior import PriorCache
@@ -194,12 +195,14 @@ class Surrogate:
         scores = self.predicted_scores([params, *configs])
         return scores[0] - scores[1:], np.zeros(len(configs))
 
+    def joint_scores(self, configs: Sequence[Params]) -> tuple[Vector, Matrix]:
+        """Return the posterior mean of the scores of configurations, shape (n,), and their covariance, (n, n)."""
+        means = self._means(configs)
+        return self._values.predict_joint(self.encoder.encode(configs), means[:, :-1])
+
     def score_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
         """Return posterior mean and standard deviation of the score of one configuration minus that of each other."""
-        every = [params, *configs]
-        means = self._means(every)
-        expected, spread = self._values.predict_differences(self.encoder.encode(every), means[:, :-1])
-        return np.asarray(expected[:, 0]), np.asarray(spread[:, 0])
+        return losses_of_first(*self.joint_scores([params, *configs]))
 
     def probability_of_feasibility(self, configs: Sequence[Params]) -> Vector:
         """Return the probability that each configuration runs and satisfies every constraint, shape (n,)."""

@@ -1,22 +1,22 @@
 """Ratios of measurements with confidence intervals: the method of every table, report and export.
 
-**In rounds.** Several configurations are measured once in each of R rounds. On logarithms of a metric, the additive
-model
+**In rounds.** A round measures several configurations once each. On logarithms of a metric, with the additive model
 
     y[i, r] = configuration[i] + round[r] + error[i, r]
 
-has the least-squares contrast  d = mean over the rounds with both of (y[i, r] - y[j, r]).  The variance of the errors
-is pooled over all groups of k configurations that were measured together:
+two configurations are compared by  d = mean over the R rounds with both of (y[i, r] - y[j, r]).  The variance of the
+errors is that of the least-squares fit to all n measurements, with p independent parameters:
 
-    s2 = sum of squared residuals of all groups / f,   f = sum of (k - 1)(R - 1)
+    s2 = sum of squared residuals / f,   f = n - p
 
 and the interval is
 
     d +- t(1 - alpha / (2 m), f) * s * sqrt(2 / R)
 
-with m comparisons (Bonferroni), because the winner is the best of several. exp(d) is the ratio.
-Source: two-way layout without interaction, one observation a cell; e.g. Montgomery, Design and Analysis of Experiments,
-chapter 4 (randomized complete block design).
+with m comparisons (Bonferroni), because the winner is the best of several; each number of rounds after which they may
+end counts as a comparison, too. exp(d) is the ratio.
+Source: two-way layout without interaction, incomplete blocks; e.g. Montgomery, Design and Analysis of Experiments,
+chapter 4.
 
 **Without a common round** the benchmarks of each trial are compared: n of one, m of the other. With N benchmarks of K
 trials and the pooled variance  s2 = sum of (y - mean of y for its trial)^2 / (N - K)  the interval is
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.confidence import t_factor
@@ -84,25 +84,24 @@ class Noise:
         return Noise(max(self.deviation, deviation), self.degrees)
 
 
-def residual_noise(blocks: Iterable[Sequence[Sequence[float]]]) -> Noise | None:
+def residual_noise(cells: Mapping[tuple[int, int], float]) -> Noise | None:
     """Return the noise of the two-way layout; None without two configurations in two rounds.
 
     Args:
-        blocks: of each group, the logarithms of each configuration, shape (k, R).
+        cells: the logarithm of each measurement, by configuration and round.
     """
-    squares, degrees = 0.0, 0
-    for rows in blocks:
-        rounds = len(rows[0]) if rows else 0
-        if len(rows) < 2 or rounds < 2:
-            continue
-        row_means = [statistics.fmean(row) for row in rows]
-        column_means = [statistics.fmean(row[r] for row in rows) for r in range(rounds)]
-        grand = statistics.fmean(row_means)
-        squares += sum(
-            (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
-        )
-        degrees += (len(rows) - 1) * (rounds - 1)
-    return Noise(math.sqrt(squares / degrees), degrees) if degrees else None
+    import numpy as np  # every reader of results imports this module, and few need the noise
+
+    rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
+    if len(cells) < 4:
+        return None
+    design = np.zeros((len(cells), len(rows) + len(columns)))
+    for place, (row, column) in enumerate(cells):
+        design[place, rows.index(row)] = design[place, len(rows) + columns.index(column)] = 1.0
+    values = np.array(list(cells.values()))
+    fit, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    degrees = len(cells) - int(rank)
+    return Noise(float(np.linalg.norm(values - design @ fit)) / math.sqrt(degrees), degrees) if degrees else None
 
 
 def pooled_noise(groups: Iterable[Sequence[float]]) -> Noise | None:

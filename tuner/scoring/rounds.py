@@ -42,18 +42,15 @@ class Rounds:
         return cls(goals, tuple(sorted({round_ for _, round_ in cells})), cells)
 
     def disqualification(self, number: int) -> str | None:
-        """Return why a finalist cannot win: a failure, a missed SLO or a lacking round; None if it can."""
-        own = [self.cells.get((number, round_)) for round_ in self.numbers]
-        for record in own:
-            fault = None if record is None else fault_of(self.goals, record)
-            if fault is not None:
-                return fault
-        lacking = [round_ for round_, record in zip(self.numbers, own, strict=True) if record is None]
-        return f"not measured in round {lacking[0]}" if lacking else None
+        """Return why a finalist cannot win: a failure or a missed SLO in a round; None if it can."""
+        own = (self.cells.get((number, round_)) for round_ in self.numbers)
+        faults = (fault_of(self.goals, record) for record in own if record is not None)
+        return next((fault for fault in faults if fault is not None), None)
 
     def complete(self) -> list[int]:
-        """Return the trials that were not disqualified, ascending."""
-        return [number for number in sorted({n for n, _ in self.cells}) if self.disqualification(number) is None]
+        """Return the trials that were measured in every round and not disqualified, ascending."""
+        whole = {number for number, _ in self.cells if all((number, each) in self.cells for each in self.numbers)}
+        return [number for number in sorted(whole) if self.disqualification(number) is None]
 
     def outcomes(self, number: int) -> list[TrialOutcome]:
         """Return the outcomes of a trial that was measured in every round."""
@@ -66,7 +63,8 @@ class StudyRounds:
     """The ratios between trials of a study, by the method of `tuner.scoring.compare`.
 
     `records` are all of the study, rounds included. `comparisons` is m of that module: the finalists that were compared
-    with the reference. `conclusion` is the study's as plain JSON, None before its end.
+    with the reference, times the numbers of rounds after which the rounds may end. `conclusion` is the study's as plain
+    JSON, None before its end.
     """
 
     goals: Goals
@@ -79,8 +77,9 @@ class StudyRounds:
         cls, goals: Goals, records: Sequence[TrialRecord], conclusion: Mapping[str, Any] | None
     ) -> StudyRounds:
         """Return the rounds of a study with its conclusion."""
-        scored = [each for each in (conclusion or {}).get("contenders", ()) if each["score"]]
-        return cls(goals, records, max(1, len(scored)), conclusion)
+        known = conclusion or {}
+        scored = [each for each in known.get("contenders", ()) if each["score"]]
+        return cls(goals, records, max(1, len(scored)) * known.get("looks", 1), conclusion)
 
     def score(self, number: int, reference: int) -> Ratio | None:
         """Return the ratio of a trial's score to that of the reference; None without a common round."""
@@ -157,21 +156,16 @@ class StudyRounds:
 
         An overloaded server varies much more than the others, and would hide their differences.
         """
-        labels = dict.fromkeys(record.label for record in self.records if record.round)
+        rounds = [(record, record.outcome) for record in self.records if record.round and record.outcome is not None]
         for goals in (self.goals, replace(self.goals, slos=(), objectives=())):
-            groups = [Rounds.of(goals, self.records, label) for label in labels]
-            found = residual_noise([_block(group, logs_of) for group in groups])
+            out = {record.number for record, _ in rounds if fault_of(goals, record) is not None}
+            cells = {(r.number, r.round): outcome for r, outcome in rounds if r.number not in out}
+            logs = dict(zip(cells, logs_of([*cells.values()]), strict=True))
+            out = {number for (number, _), each in logs.items() if each is None}
+            found = residual_noise({key: log for key, log in logs.items() if log is not None and key[0] not in out})
             if found is not None:
                 return found
         return None
-
-
-def _block(group: Rounds, logs_of: Callable[[Sequence[TrialOutcome]], Sequence[float | None]]) -> list[list[float]]:
-    """Return the logarithms of each configuration of a group that has one in every round."""
-    numbers, size = group.complete(), len(group.numbers)
-    logs = logs_of([outcome for number in numbers for outcome in group.outcomes(number)])
-    rows = [logs[start : start + size] for start in range(0, len(logs), size)] if size else []
-    return [[each for each in row if each is not None] for row in rows if None not in row]
 
 
 def unpaired(

@@ -101,7 +101,7 @@ class ConfirmationSettings(Settings):
         Setting(
             CONFIRMATION,
             "INTEGER",
-            "Rounds that measure every finalist and the defaults; 0: no confirmation.",
+            "Rounds of the finalists and the defaults; at most twice as many where forms compete; 0: none.",
             least=0,
             limit=Number(0, 100),
         ),

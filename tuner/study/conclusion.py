@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from records.measured import REFERENCES
 from records.trials import BASELINE, DEFAULTS, JsonScalar, TrialKind, TrialRecord
 from search_spaces import ENGINE, ParameterValue, ResolvedSpace
-from tuner.confidence import INTERVAL
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
 from tuner.scoring.rounds import StudyRounds
@@ -102,6 +101,7 @@ class Conclusion:
             finalist where these failed; None without rounds.
         nearest: where no configuration meets the SLOs, the one that is nearest to it.
         would_help: where the reference is kept, what the study's settings exclude and is predicted to help, best first.
+        looks: after how many numbers of rounds the rounds might have ended; the intervals allow for that.
         front: every feasible trial and whether another one beats it in every metric, see `Front.to_dict`; None with a
             single metric.
     """
@@ -119,6 +119,7 @@ class Conclusion:
     nearest: Nearest | None = None
     would_help: tuple[str, ...] = ()
     front: Mapping[str, Any] | None = None
+    looks: int = 1
 
     @property
     def keep_defaults(self) -> bool:
@@ -148,6 +149,7 @@ class Conclusion:
             "nearest": None if self.nearest is None else asdict(self.nearest),
             "would_help": list(self.would_help),
             "front": self.front,
+            "looks": self.looks,
         }
 
 
@@ -199,21 +201,6 @@ def failed_references(records: Sequence[TrialRecord]) -> list[str]:
             if record.kind is kind and not record.round and failure is not None:
                 clauses.append(f"{name_of(record)} failed ({failure.kind})")
     return clauses
-
-
-def with_earlier_winner(
-    conclusion: Conclusion, leader: int | None, rounds: int, group: Sequence[TrialRecord]
-) -> Conclusion:
-    """Return the conclusion; where the reference stays although `leader` won the first rounds, its reason says so."""
-    score = next((each.score for each in conclusion.finalists if each.number == leader), None)
-    if conclusion.keeps is None or score is None or score.low is None or score.high is None:
-        return conclusion
-    ends = f"{INTERVAL} {score.low:.3f} to {score.high:.3f}"
-    reason = (
-        f"keep {name_of(group[0])}: trial {leader} led after {rounds} rounds, but in all {score.rounds} rounds with "
-        f"both it is not better beyond the noise: score {score.ratio:.3f} ({ends})"
-    )
-    return replace(conclusion, reason=reason)
 
 
 def measured_effects(

@@ -1,7 +1,7 @@
 """The confirmation: the finalists and the defaults are measured again in alternation.
 
-The best of sixty noisy measurements looks better than it is, so the search only nominates finalists. Each finalist is
-measured once in each of several rounds. Within a round all use the same prompts and the same device; the order rotates
+The best of sixty noisy measurements looks better than it is, so the search only nominates finalists. A round measures
+each configuration of a group once. Within a round all use the same prompts and the same device; the order rotates
 from round to round. A finalist that fails or misses an SLO is disqualified and not measured again.
 """
 
@@ -51,35 +51,41 @@ def label_of(finalists: Sequence[TrialRecord]) -> str:
     return "finals " + ",".join(str(record.number) for record in finalists)
 
 
+def rounds_after(records: Sequence[TrialRecord], label: str, done: int, count: int) -> list[int]:
+    """Return the numbers of the next `count` rounds with a label after the first `done`: known ones, then new ones."""
+    known = sorted({record.round for record in records if record.round and record.label == label})
+    following = max((record.round for record in records), default=0) + 1
+    return [*known[done : done + count], *range(following, following + count)][:count]
+
+
 class Confirmation:
-    """The `Source` of the finalists' rounds. Round r runs on slot r modulo the number of slots."""
+    """The `Source` of some rounds of the finalists. The r-th of them runs on slot r modulo the number of slots."""
 
     def __init__(
         self,
         spec: StudySpec,
         store: Store,
-        finalists: Sequence[TrialRecord],
+        group: Sequence[TrialRecord],
         slots: int,
-        label: str | None = None,
+        label: str,
+        done: int = 0,
+        count: int | None = None,
         goals: Goals | None = None,
     ) -> None:
-        """Plan the rounds, of which `slots` run at the same time.
+        """Plan `count` rounds of a group, by default as many as the study has, of which `slots` run at the same time.
 
-        The label is by default made from the finalists, and the goals, whose SLOs disqualify one, are the study's.
+        The label has had `done` rounds before. The goals, whose SLOs disqualify a finalist, are by default the study's.
         """
         self._spec, self._store, self._slots = spec, store, slots
         self._goals = goals or spec.goals
         self._queues: dict[int, deque[WorkItem]] = {slot: deque() for slot in range(slots)}
-        self.label = label or label_of(finalists)
+        self.label = label
         records = store.trials(spec.name)
         known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
-        rounds = sorted({round_ for _, round_ in known})
-        following = max((r.round for r in records), default=0) + 1
-        rounds += range(following, following + max(spec.confirmation.confirm_rounds - len(rounds), 0))
-        self.rounds = rounds[: spec.confirmation.confirm_rounds]
-        for turn, round_ in enumerate(self.rounds):
-            start = turn % len(finalists)
-            for finalist in (*finalists[start:], *finalists[:start]):
+        self.rounds = rounds_after(records, label, done, spec.confirmation.confirm_rounds if count is None else count)
+        for turn, round_ in enumerate(self.rounds, done):
+            start = turn % len(group)
+            for finalist in (*group[start:], *group[:start]):
                 self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))
 
     def _plan(self, number: int, config: Config, round_: int, known: TrialRecord | None) -> None:
@@ -104,7 +110,7 @@ class Confirmation:
     def _disqualified(self) -> set[int]:
         """Return the numbers of the finalists that failed or missed an SLO in a round."""
         records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
-        mine = [record for record in records if record.label == self.label and record.round in self.rounds]
+        mine = [record for record in records if record.label == self.label]
         return {record.number for record in mine if fault_of(self._goals, record) is not None}
 
     def exhausted(self) -> bool:

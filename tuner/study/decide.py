@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from records.measured import REFERENCES, reference_of
 from records.trials import TrialRecord
-from search_spaces import ResolvedSpace
-from tuner.confidence import INTERVAL, t_factor
-from tuner.scoring.compare import Noise, Ratio
+from tuner.confidence import INTERVAL
+from tuner.scoring.compare import Ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion import ComparedFinalist, Conclusion, Smaller, failed_references, kept_name, name_of
 
-_LARGEST_LOSS = 0.01
-"""A loss of the score's logarithm that is small even where the standard error is smaller."""
-
-PREDICTED_SPREAD = 0.02
-"""Standard deviation of the error of a predicted loss."""
-
 
 @dataclass(frozen=True)
 class Preference:
-    """What counts beside the finalists' rounds.
+    """What counts beside the finalists' rounds, where smaller configurations are preferred.
 
     Attributes:
-        flags: the number of flags of each finalist, by its number; empty: flags do not count.
-        predicted: the predicted logarithm of each finalist's score; empty without predictions.
-        incumbent: the winner of earlier rounds. It is worse than another one only beyond the noise.
-        provisional: whether the winner goes on to further rounds. It may then be a smaller form of which the rounds do
-            not show yet that it is better than the defaults.
+        flags: the number of flags of each configuration, by its number; empty: flags do not count.
+        losses: the expected loss of the logarithm of each one's score relative to the best; empty: unknown.
+        as_good: those whose loss is small enough, see `scoring.sequential`.
+        looks: after how many numbers of rounds the rounds may end.
     """
 
     flags: Mapping[int, int] = field(default_factory=dict)
-    predicted: Mapping[int, float] = field(default_factory=dict)
-    incumbent: int | None = None
-    provisional: bool = False
+    losses: Mapping[int, float] = field(default_factory=dict)
+    as_good: frozenset[int] = frozenset()
+    looks: int = 1
+
+    def winner(self, numbers: Iterable[int], ratios: Mapping[int, float]) -> tuple[int, int]:
+        """Return the smallest of some configurations that is as good as the best one, and the best of them.
+
+        Without expected losses, the best has the highest ratio, and it wins.
+        """
+        if not self.losses:
+            best = max(numbers, key=lambda number: ratios.get(number, 1.0))
+            return best, best
+        every = list(numbers)
+        best = min(every, key=lambda number: self.losses[number])
+        as_good = {best, *every} & {best, *self.as_good}
+        return min(as_good, key=lambda number: (self.flags[number], self.losses[number])), best
 
 
 def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
@@ -61,9 +65,9 @@ def conclude(
 ) -> Conclusion:
     """Return the conclusion from a study's records: from the rounds with a label, else from the search alone.
 
-    The winner is the finalist with the fewest flags among those that are better than the reference beyond the noise and
-    not worse than the one with the best score. Where the defaults and the baseline failed, or missed an SLO, the first
-    finalist takes their place.
+    The winner is the finalist with the fewest flags among those that are better than the reference beyond the noise
+    and as good as the best one. Where the defaults and the baseline failed, or missed an SLO, the first finalist takes
+    their place.
     """
     baseline = reference_of(records)
     noise = noise_of(baseline, goals.objectives[0].metric)
@@ -72,12 +76,12 @@ def conclude(
         return _unconfirmed(goals, finalists, records, noise)
     faults = {finalist.number: rounds.disqualification(finalist.number) for finalist in finalists}
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
-    every = StudyRounds(goals, records, max(1, len(remaining) - 1))
+    every = StudyRounds(goals, records, max(1, len(remaining) - 1) * preference.looks)
     if not remaining:
         reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
         others = _compared(every, faults, None if baseline is None else baseline.number)
         reason = f"no finalist passed every round: {reasons}"
-        return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise)
+        return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise, looks=preference.looks)
     is_alive = baseline is not None and baseline.number in remaining
     reference = (
         baseline if baseline is not None and is_alive else next(r for r in finalists if r.number == remaining[0])
@@ -123,15 +127,16 @@ def _decide(
         highest = max((score.ratio for score in scores.values()), default=None)
         found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
         reason = f"keep {name}: {_not_better(scores)} ({found}){also}"
-        return Conclusion(kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept)
-    best = max(better, key=lambda number: better[number].ratio)
-    candidates = scores if preference.provisional else better
-    losses = {number: _loss(every, number, best, preference.predicted) for number in candidates}
-    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
-    winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), -scores[number].ratio))
+        looks = preference.looks
+        return Conclusion(
+            kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept, looks=looks
+        )
+    winner, best = preference.winner(better, {number: score.ratio for number, score in better.items()})
     reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
-    smaller = None if winner == best else Smaller(best, _ratio_to(every, winner, best))
-    return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
+    smaller = _smaller(every, winner, best)
+    return Conclusion(
+        winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept, looks=preference.looks
+    )
 
 
 def _not_better(scores: Mapping[int, Ratio]) -> str:
@@ -152,25 +157,36 @@ def _decide_among(
 ) -> Conclusion:
     """Conclude where neither the defaults nor the baseline can win: the first finalist is the reference.
 
-    It wins unless another finalist is better beyond the noise, or is as good with fewer flags.
+    It has no advantage: of equally small configurations that are as good, the best one wins.
     """
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
-    best = max(better, key=lambda number: better[number].ratio, default=first.number)
-    numbers = (first.number, *scores)
-    losses = {number: _loss(every, number, best, preference.predicted) for number in numbers}
-    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
     ratios = {number: score.ratio for number, score in scores.items()}
-    winner = min(
-        as_good, key=lambda number: (preference.flags.get(number, 0), number != best, -ratios.get(number, 1.0))
-    )
+    candidates = (first.number, *scores) if preference.losses else better or (first.number,)
+    winner, best = preference.winner(candidates, ratios)
     reason = f"trial {winner} met the SLOs in every round; {why}"
     if winner in better:
         reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"
     elif scores:
         reason += "; no other finalist is better beyond the noise"
-    smaller = None if winner == best else Smaller(best, _ratio_to(every, winner, best))
-    return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=first.number)
+    return Conclusion(
+        winner,
+        None,
+        True,
+        reason,
+        rounds,
+        finalists,
+        noise,
+        smaller=_smaller(every, winner, best),
+        reference=first.number,
+        looks=preference.looks,
+    )
+
+
+def _smaller(every: StudyRounds, winner: int, best: int) -> Smaller | None:
+    """Return how a winner compares with the best configuration; None if it is that, or no round measured both."""
+    score = None if winner == best else every.score(winner, best)
+    return None if score is None else Smaller(best, score)
 
 
 def _why_not(fault: str | None, baseline: TrialRecord | None, records: Sequence[TrialRecord]) -> str:
@@ -179,53 +195,6 @@ def _why_not(fault: str | None, baseline: TrialRecord | None, records: Sequence[
     if baseline is not None and fault is not None:
         clauses.append(f"{name_of(baseline)} did not: {fault}")
     return "; ".join(clauses) or "the defaults were not measured"
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """By how much the logarithm of a score is below that of the best finalist.
-
-    Attributes:
-        mean: over all rounds in which both were measured, also those of earlier groups; 0 for the best itself.
-        error: its standard error with its degrees of freedom; None with a single round.
-        predicted: the predicted loss; None without a prediction.
-    """
-
-    mean: float
-    error: Noise | None
-    predicted: float | None = None
-
-    def is_small(self, *, certain: bool) -> bool:
-        """Return whether the loss is within `_LARGEST_LOSS` or a standard error; `certain`: within its interval."""
-        mean, error = self._expected()
-        factor = t_factor(self.error.degrees) if certain and self.error is not None else 1.0
-        return mean <= max(_LARGEST_LOSS, factor * error)
-
-    def _expected(self) -> tuple[float, float]:
-        """Return mean and standard deviation of the loss: measurement and prediction, weighted by their precision."""
-        error = 0.0 if self.error is None else self.error.deviation
-        if self.error is None or self.predicted is None:
-            return self.mean, error
-        weight = PREDICTED_SPREAD**2 / (PREDICTED_SPREAD**2 + error**2)
-        return weight * self.mean + (1.0 - weight) * self.predicted, math.sqrt(weight) * error
-
-
-def _loss(every: StudyRounds, number: int, best: int, predicted: Mapping[int, float]) -> _Loss:
-    """Return the loss of a trial relative to the best finalist."""
-    if number == best:
-        return _Loss(0.0, None)
-    differences, noise = every.score_differences(best, number), every.score_noise
-    error = None if noise is None else Noise(noise.deviation * math.sqrt(2 / len(differences)), noise.degrees)
-    known_prediction = number in predicted and best in predicted
-    expected = predicted[best] - predicted[number] if known_prediction else None
-    return _Loss(statistics.mean(differences), error, expected)
-
-
-def _ratio_to(every: StudyRounds, number: int, best: int) -> Ratio:
-    """Return the ratio of a trial's score to that of another one of the same rounds."""
-    found = every.score(number, best)
-    assert found is not None
-    return found
 
 
 def _text(ratio: Ratio) -> str:
@@ -268,56 +237,3 @@ def _best_of_search(number: int, score: float, records: Sequence[TrialRecord]) -
         return f"trial {number} has the highest score ({score:.3f}), but no round confirmed it"
     why = "; ".join(failed_references(records)) or "the defaults were not measured"
     return f"trial {number} is the best that met the SLOs; {why}, so the gain over them is unknown"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Configurations that were measured in the same rounds, the reference first, and what follows from them.
-
-    `label` is the name of these rounds, and `last` is the last round that counts in the conclusion.
-    """
-
-    group: tuple[TrialRecord, ...]
-    conclusion: Conclusion
-    label: str
-    last: int
-
-    @property
-    def winner(self) -> TrialRecord | None:
-        """The winner; None if the defaults are kept or nothing can be recommended."""
-        if self.conclusion.keeps is not None:
-            return None
-        return next((record for record in self.group if record.number == self.conclusion.winner), None)
-
-
-def with_both_winners(before: Compared, best: TrialRecord, winner: TrialRecord) -> dict[int, TrialRecord]:
-    """Return what is measured beside smaller forms: the reference of the study, if it works, and both winners."""
-    reference = [record for record in before.group[:1] if record.kind in REFERENCES]
-    return {record.number: record for record in (*reference, best, winner)}
-
-
-def close_form(
-    goals: Goals,
-    records: Sequence[TrialRecord],
-    compared: Compared,
-    pair: tuple[TrialRecord, TrialRecord],
-    space: ResolvedSpace,
-) -> TrialRecord | None:
-    """Return the smaller form of which further rounds may change the verdict; None if none was a close one.
-
-    The pair is the best finalist and the winner before this comparison. A form that won is close if it has a loss.
-    Where none won, the smallest one that is not worse beyond the noise is.
-    """
-    numbers = {record.number for record in pair}
-    out = {each.number for each in compared.conclusion.finalists if each.disqualified is not None}
-    forms = [r for r in compared.group if r.kind not in REFERENCES and r.number not in numbers | out]
-    until_now = [record for record in records if record.round <= compared.last]
-    scored = [each for each in compared.conclusion.finalists if each.score is not None]
-    every = StudyRounds(goals, until_now, max(1, len(scored)))
-    scores = {form.number: every.score(form.number, pair[0].number) for form in forms}
-    ratios = {number: score for number, score in scores.items() if score is not None}
-    winner = compared.winner
-    if winner is not None and winner.number in ratios:
-        return winner if ratios[winner.number].ratio < 1.0 - _LARGEST_LOSS else None
-    close = [form for form in forms if form.number in ratios and (ratios[form.number].high or 1.0) >= 1.0]
-    return min(close, key=lambda r: (len(space.changed(r.config)), -ratios[r.number].ratio), default=None)

@@ -26,6 +26,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from records.trials import Config, Failure, Verdict
 from search_spaces import ResolvedSpace
 from storage.store import Store
+from tuner.sampler.encoding import Matrix, Vector
 from tuner.sampler.flag_effects import Elimination, FlagEffect
 from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prior
@@ -244,12 +245,16 @@ class OptunaStudy:
         names = [each.name for each in self._space.parameters if each.name in known and each.contains(known[each.name])]
         return sampler.eliminate(trials, number, defaults, {name: known[name] for name in names})
 
-    def predicted_scores(self, numbers: Sequence[int]) -> dict[int, float]:
-        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions."""
-        if self._residual is None:
-            return {}
+    def joint_scores(self, configs: Sequence[Config], without: Collection[int] = ()) -> tuple[Vector, Matrix, float]:
+        """Return the sampler's posterior of the scores of configurations, see `ResidualSampler.joint_scores`.
+
+        Trials with the numbers `without` have no influence.
+        """
         self.wait_for_predictions()
-        return self._residual.predicted_scores(SelectedTrials(self._shown(numbers), self._directions), numbers)
+        sampler = self._residual or residual_sampler(self._space, self._objectives, None)
+        known = [{**self._space.defaults_beside(config), **config} for config in configs]
+        params = [{each.name: row[each.name] for each in self._space.parameters if each.name in row} for row in known]
+        return sampler.joint_scores(SelectedTrials(self._shown((), without), self._directions), params)
 
     def _begin(
         self, before: int, trial: Trial, config: Config, max_expected_improvement: float | None = None

@@ -16,7 +16,6 @@ from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.errors import TunerError
 from tuner.scoring.goals import score
-from tuner.study.decide import PREDICTED_SPREAD
 from tuner.study.simulator_prior import server_with, simulator_of
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import StudyPlan
@@ -24,6 +23,9 @@ from tuner.study.specification.spec import StudySpec
 
 SHOWN = 3
 """The most lines."""
+
+PREDICTED_SPREAD = 0.02
+"""Standard deviation of the error of a predicted difference of scores' logarithms."""
 
 LEAST_GAIN = math.exp(normal_factor() * PREDICTED_SPREAD)
 """A predicted ratio of scores from which a change is shown: a smaller one may be an error of the predictions."""

@@ -22,7 +22,7 @@ from tuner.sampler.encoding import (
     to_position,
 )
 from tuner.sampler.flag_effects import Elimination, ReductionStep, reset_to_default
-from tuner.sampler.gaussian_process import GaussianProcess, KernelPrior
+from tuner.sampler.gaussian_process import GaussianProcess, KernelPrior, losses_of_first
 from tuner.sampler.history import GAIN_AT_MOST, History, read_history
 from tuner.sampler.prior import PriorCache
 from tuner.sampler.residual import ResidualSampler
@@ -140,13 +140,13 @@ def test_the_mean_of_a_difference_is_the_difference_of_the_means() -> None:
     others, effects, means = random.random((6, 4)), random.random((6, 6)), random.random((6, 1))
     others[1], effects[1], means[1] = others[0], effects[0], means[0]
     inputs = EncodedConfigurations(others, effects)
-    differences, uncertainty = process.predict_differences(inputs, means)
+    differences, uncertainty = losses_of_first(*process.predict_joint(inputs, means))
     expected, spread = process.predict(inputs, means)
-    assert differences[:, 0] == pytest.approx(expected[0, 0] - expected[1:, 0])
-    assert uncertainty[0, 0] < 1e-4  # the same row
+    assert differences == pytest.approx(expected[0, 0] - expected[1:, 0])
+    assert uncertainty[0] < 1e-4  # the same row
     largest, least = spread[0, 0] + spread[1:, 0], np.abs(spread[0, 0] - spread[1:, 0])
-    assert (uncertainty[:, 0] <= largest + 1e-9).all()
-    assert (uncertainty[:, 0] >= least - 1e-4).all()
+    assert (uncertainty <= largest + 1e-9).all()
+    assert (uncertainty >= least - 1e-4).all()
 
 
 def test_the_variance_of_a_difference_is_two_variances_minus_twice_the_covariance() -> None:
@@ -156,11 +156,11 @@ def test_the_variance_of_a_difference_is_two_variances_minus_twice_the_covarianc
     targets = np.array([[0.3], [-0.1]])
     process = GaussianProcess(columns([0], [0]), measured, targets, np.zeros((2, 1)), kernel_prior, 0)
     inputs = EncodedConfigurations(np.array([[0.1], [0.9], [0.5]]), np.array([[0.2], [0.7], [0.4]]))
-    differences, uncertainty = process.predict_differences(inputs, np.zeros((3, 1)))
+    differences, uncertainty = losses_of_first(*process.predict_joint(inputs, np.zeros((3, 1))))
     _, spread = process.predict(inputs, np.zeros((3, 1)))
-    assert differences[0, 0] == pytest.approx(0.4, abs=1e-3)
-    assert uncertainty[0, 0] < 1e-3
-    assert uncertainty[1, 0] == pytest.approx(spread[2, 0], abs=1e-3)
+    assert differences[0] == pytest.approx(0.4, abs=1e-3)
+    assert uncertainty[0] < 1e-3
+    assert uncertainty[1] == pytest.approx(spread[2, 0], abs=1e-3)
 
 
 def test_a_pending_configuration_reduces_the_uncertainty_and_keeps_the_mean() -> None:

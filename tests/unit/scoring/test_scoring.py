@@ -214,11 +214,19 @@ def test_a_weight_has_a_largest_value() -> None:
         parse_objective("goodput:1e308")
 
 
+def noise_within(*groups: Sequence[Sequence[float]]) -> Noise | None:
+    """Return the noise of groups of configurations, a row for each, that share neither configurations nor rounds."""
+    rows = [(10 * group, place, row) for group, rows in enumerate(groups) for place, row in enumerate(rows)]
+    return residual_noise(
+        {(first + place, first + round_): value for first, place, row in rows for round_, value in enumerate(row)}
+    )
+
+
 def test_interval_by_hand_for_two_configurations() -> None:
     # Differences 0.1, 0.2, 0.3: mean 0.2. For two rows the residuals are +-(d - mean)/2, so their squares add up to
     # 2 * 2 * 0.05**2 = 0.01 over (2-1)(3-1) = 2 degrees: s2 = 0.005. t(0.975, 2) = 4.302653.
     # Half-width = 4.302653 * sqrt(2 * 0.005 / 3) = 0.248414: the classical paired t interval.
-    noise = residual_noise([[[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]]])
+    noise = noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]])
     assert noise is not None
     assert noise.degrees == 2
     assert noise.deviation**2 == pytest.approx(0.005)
@@ -235,15 +243,23 @@ def test_more_finalists_widen_the_interval_for_the_choice_and_share_the_variance
     # Row means .5 .7 .5, column means .1 and 31/30, grand 17/30: residuals row 1: +-1/15, rows 0 and 2: -+1/30.
     residual = 2 * (1 / 15) ** 2 + 4 * (1 / 30) ** 2
     half = 6.205347 * math.sqrt(2 * (residual / 2) / 2)
-    result = paired_ratio([0.3, 0.1], residual_noise([[[0.0, 1.0], [0.3, 1.1], [0.0, 1.0]]]), 2)
+    result = paired_ratio([0.3, 0.1], noise_within([[0.0, 1.0], [0.3, 1.1], [0.0, 1.0]]), 2)
     assert math.log(result.high or 0) == pytest.approx(0.2 + half, abs=1e-5)
 
 
 def test_the_noise_of_several_groups_is_pooled() -> None:
     # 0.01 with 2 degrees, as above, and no residual with 2 more: s2 = 0.0025.
-    noise = residual_noise([[[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]])
+    noise = noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
     assert noise is not None
     assert noise.degrees == 4
+    assert noise.deviation == pytest.approx(0.05)
+
+
+def test_a_configuration_that_lacks_a_round_counts_in_the_others() -> None:
+    # Without the last value 0.3 the differences are 0.1 and 0.2: squares 4 * 0.025**2 over 5 - 4 = 1 degree.
+    noise = residual_noise({(0, 0): 0.0, (0, 1): 0.0, (0, 2): 7.0, (1, 0): 0.1, (1, 1): 0.2})
+    assert noise is not None
+    assert noise.degrees == 1
     assert noise.deviation == pytest.approx(0.05)
 
 
@@ -273,7 +289,7 @@ def test_ratios_are_finite_whatever_the_rounds() -> None:
 
 
 def test_without_two_configurations_and_rounds_there_is_no_noise() -> None:
-    assert [residual_noise([rows]) for rows in ([], [[0.0, 1.0]], [[0.0], [1.0]])] == [None, None, None]
+    assert [noise_within(rows) for rows in ([], [[0.0, 1.0]], [[0.0], [1.0]])] == [None, None, None]
     assert pooled_noise([[1.0], [2.0], []]) is None
 
 

@@ -1,0 +1,67 @@
+"""The sequential test of the finals, against values worked out by hand."""
+
+import numpy as np
+import pytest
+
+from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR, Arms, looks, plan, pooled, posterior, shrunk
+
+
+def arms(mean: list[float], spread: float = 0.02, flags: tuple[int, ...] = (0, 4, 1)) -> Arms:
+    """Return the defaults, a finalist with four flags, and a form of it with one."""
+    covariance = (spread**2 - LEAST_SPREAD**2) / SPREAD_FACTOR**2 * np.eye(3)
+    alive, known = np.array([False, True, True]), np.array([False, True, False])
+    return Arms(np.array(flags), np.array(mean), covariance, 0.01, alive, known, 0)
+
+
+def test_the_rounds_may_end_after_two_four_and_six() -> None:
+    assert (looks(3), looks(2), looks(1), looks(0)) == ((2, 4, 6), (2, 4), (1,), (0,))
+
+
+def test_prior_and_rounds_are_weighted_by_their_precision() -> None:
+    # The difference of two has the prior variance 2 · 0.02² and one round's 2 · 0.02²: the mean is half of 0.1.
+    mean, covariance = posterior(arms([0.0, 0.0, 0.0]), [{0: 5.0, 1: 5.1}], 0.02)
+    assert mean[1] - mean[0] == pytest.approx(0.05)
+    assert covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] == pytest.approx(0.02**2)
+    assert mean[2] == pytest.approx(0.0)
+
+
+def test_a_form_that_is_surely_as_good_is_the_target_and_needs_two_rounds() -> None:
+    before = plan(arms([0.0, 0.3, 0.3], 0.004), [], 0.01)
+    assert before is not None
+    assert (before.target, before.settled) == (2, False)
+    assert before.arms == (0, 2, 1)
+    rounds = [{0: 0.0, 1: 0.3, 2: 0.3}] * 2
+    after = plan(arms([0.0, 0.3, 0.3], 0.004), rounds, 0.001)
+    assert after is not None
+    assert (after.target, after.settled) == (2, True)
+
+
+def test_a_form_that_surely_loses_is_never_measured() -> None:
+    found = plan(arms([0.0, 0.3, 0.1], 0.004), [], 0.01)
+    assert found is not None
+    assert (found.target, found.arms) == (1, (0, 1))
+
+
+def test_a_form_that_may_be_as_good_is_measured_beside_the_target() -> None:
+    found = plan(arms([0.0, 0.3, 0.25], 0.05), [], 0.01)
+    assert found is not None
+    assert (found.target, found.arms, found.settled) == (1, (0, 1, 2), False)
+
+
+def test_without_a_configuration_that_can_win_there_is_no_plan() -> None:
+    lost = arms([0.0, 0.3, 0.3])
+    lost.alive[:] = False
+    assert plan(lost, [], 0.01) is None
+
+
+def test_a_loss_within_the_surrogates_error_is_drawn_to_none_and_a_certain_one_stays() -> None:
+    covariance = (0.02 / SPREAD_FACTOR) ** 2 / 2 * np.eye(3)
+    origins = np.array([0, 0, 0])
+    found = shrunk(np.array([0.3, 0.28, 0.1]), covariance, origins)
+    # L = s = 0.02 and e = 0.1: φ(L; s) / φ(L; √(s² + e²)) = 5.099 · exp(-0.5 + 0.0192) = 3.152, so E[L] = 0.02 / 4.152.
+    assert found[0] - found[1] == pytest.approx(0.02 / 4.152, rel=1e-3)
+    assert found[0] - found[2] == pytest.approx(0.2, rel=1e-3)
+
+
+def test_the_noise_of_the_search_counts_as_four_degrees() -> None:
+    assert pooled(0.02, 4, 0.01) == pytest.approx(np.sqrt((0.02**2 + 0.01**2) / 2))

@@ -1,0 +1,265 @@
+"""The contest of a study's finals: finalists, reference and smaller forms, as `scoring.sequential` compares them.
+
+Candidates are the finalists, and forms of them with fewer flags: flags are left out one after another, in the order of
+the sampler's model (`tuner.sampler.flag_effects`), and each flag of the configuration that would be exported is left
+out alone. A form is measured once with the search's workload before its first round, which shows whether it runs and
+meets the SLOs. All rounds and these measurements together may take half as many measurements as the search had trials,
+and the study's rounds of all finalists in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from records.measured import REFERENCES
+from records.trials import Config, TrialKind, TrialRecord
+from storage.store import Store
+from tuner.scoring.goals import log_scores
+from tuner.scoring.rounds import StudyRounds, fault_of
+from tuner.scoring.sequential import SPREAD_FACTOR, Arms, Matrix, Plan, Vector, looks, plan, pooled, shrunk
+from tuner.study.conclusion import chosen_by_engine, defaults_of
+from tuner.study.confirmation import rounds_after
+from tuner.study.decide import Preference
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.reduction import (
+    GivenConfiguration,
+    measured_as,
+    order_of_reset,
+    reductions,
+    without_flags,
+    without_known_default,
+)
+from tuner.study.specification.spec import StudySpec
+
+_UNKNOWN_SPREAD = 0.03
+"""Standard deviation of the effect of a flag whose default is unknown."""
+
+_HOPELESS = 0.1
+"""Probability of a gain beyond the noise in all rounds below which the reference is kept at once."""
+
+
+@dataclass
+class _Candidate:
+    """A configuration that may be exported; `record` is the trial of its server, None while it is not known.
+
+    `origin` is the position of the finalist that it is a form of.
+    """
+
+    given: GivenConfiguration
+    origin: int
+    record: TrialRecord | None = None
+    is_out: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the contest measures next: forms, once each, or else `rounds` rounds of a group, the reference first."""
+
+    forms: tuple[GivenConfiguration, ...] = ()
+    group: tuple[TrialRecord, ...] = ()
+    rounds: int = 0
+
+
+class Contest:
+    """Plans the rounds of one set of finalists. A plan depends on the stored trials and the number of rounds alone."""
+
+    def __init__(
+        self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, finalists: Sequence[TrialRecord], label: str
+    ) -> None:
+        """Take the finalists, the reference first if it works."""
+        self._spec, self._store, self._optuna_study, self.label = spec, store, optuna_study, label
+        self._finalists, self._looks = finalists, looks(spec.confirmation.confirm_rounds)
+        self._has_reference = finalists[0].kind in REFERENCES
+        self._candidates: list[_Candidate] = []
+        self._keys: set[str] = set()
+        for place, record in enumerate(finalists):
+            self._add(GivenConfiguration(record.name, record.config, {}), place, record)
+        for place in range(self._has_reference, len(finalists)):
+            for form in self._chain(finalists[place]):
+                self._add(form, place)
+        self._prior: tuple[Vector, Matrix, float] | None = None
+
+    def step(self, done: int) -> Step | None:
+        """Return what is measured after `done` rounds, up to those after which the contest may end; None if it ends."""
+        while (found := self._plan(done)) is not None:
+            if done == self._looks[-1] or (done and found.settled and self._is_decided(found, done)):
+                return None
+            following = next(look for look in self._looks if look > done)
+            arms = found.arms[: self._affordable(done, found, following - done)]
+            if len(arms) < 2:
+                return None
+            candidates = [self._candidates[place] for place in arms]
+            if any(each.record is None and self._resolve(each) for each in candidates):
+                continue
+            forms = tuple(each.given for each in candidates if each.record is None)
+            if forms:
+                return Step(forms)
+            group = tuple(each.record for each in candidates if each.record is not None)
+            return Step((), group, following - done)
+        return None
+
+    def group(self, done: int) -> list[TrialRecord]:
+        """Return what the rounds measured: the reference, finalists, smaller forms."""
+        measured = {record.number for record in self._rounds(done) if record.label == self.label}
+        records = [each.record for each in self._candidates if each.record is not None]
+        return [record for record in records if record.number in measured]
+
+    def preference(self, done: int) -> Preference:
+        """Return which of the measured configurations is preferred after some rounds."""
+        found = self._plan(done)
+        if found is None:
+            return Preference(looks=len(self._looks))
+        known = {each.record.number: place for place, each in enumerate(self._candidates) if each.record is not None}
+        losses = {number: float(found.losses[place]) for number, place in known.items()}
+        flags = {number: self._flags(self._candidates[place]) for number, place in known.items()}
+        as_good = frozenset(number for number, place in known.items() if found.as_good[place])
+        return Preference(flags, losses, as_good, len(self._looks))
+
+    def _add(self, given: GivenConfiguration, origin: int, record: TrialRecord | None = None) -> None:
+        """Add a candidate, unless one has the same server command."""
+        key = str(self._spec.space.render(given.config))
+        if key not in self._keys:
+            self._keys.add(key)
+            self._candidates.append(_Candidate(given, origin, record))
+            self._prior = None
+
+    def _chain(self, record: TrialRecord) -> list[GivenConfiguration]:
+        """Return a finalist without one flag, two flags and so on."""
+        space, trials = self._spec.space, self._trials()
+        order = self._optuna_study.eliminate(
+            record.number, defaults_of(trials, self._finalists[0], record), self._reduced()
+        )
+        chosen = chosen_by_engine(trials)
+        redundant = [name for name in space.changed(record.config) if record.config[name] == chosen.get(name)]
+        names = order_of_reset(space, record.config, order, redundant)
+        forms = (without_flags(space, record, names[:count]) for count in range(max(1, len(redundant)), len(names) + 1))
+        return [form for form in forms if form is not None]
+
+    def _plan(self, done: int) -> Plan | None:
+        """Return what the rounds say, with each flag of the target left out alone among the candidates."""
+        while True:
+            rounds = self._rounds(done)
+            found = plan(self._arms(rounds), self._cells(rounds), self._noise(rounds))
+            if found is None:
+                return None
+            target, count = self._candidates[found.target], len(self._candidates)
+            for name, config, _ in reductions(self._spec.space, target.given.config, []):
+                hints = self._spec.space.defaults_beside(config)
+                label = f"#{self._finalists[target.origin].number} with {self._flags(target) - 1} flags, without {name}"
+                self._add(GivenConfiguration(label, config, hints), target.origin)
+            if len(self._candidates) == count:
+                return found
+
+    def _arms(self, rounds: Sequence[TrialRecord]) -> Arms:
+        mean, covariance, noise = self._beliefs()
+        faulty = {record.number for record in rounds if fault_of(self._spec.goals, record) is not None}
+        alive = [
+            not each.is_out and (each.record is None or each.record.number not in faulty) for each in self._candidates
+        ]
+        finalists = range(self._has_reference, len(self._finalists))
+        anchors = (place for place in range(len(self._finalists)) if alive[place])
+        able = [is_alive and not (self._has_reference and place == 0) for place, is_alive in enumerate(alive)]
+        return Arms(
+            flags=np.array([self._flags(each) for each in self._candidates]),
+            mean=mean,
+            covariance=covariance,
+            noise=noise,
+            alive=np.array(able),
+            known=np.isin(np.arange(len(able)), finalists),
+            reference=next(anchors, None),
+        )
+
+    def _flags(self, candidate: _Candidate) -> int:
+        return len(self._spec.space.changed(candidate.given.config))
+
+    def _beliefs(self) -> tuple[Vector, Matrix, float]:
+        """Return the sampler's posterior of the candidates' scores after the search.
+
+        Of a flag whose default is unknown the model has hardly any data without it: a form without the flag is taken
+        for one with it, with a standard deviation of `_UNKNOWN_SPREAD`.
+        """
+        if self._prior is None:
+            lacking = [self._lacking(each) for each in self._candidates]
+            configs = [{**each.given.config, **more} for each, more in zip(self._candidates, lacking, strict=True)]
+            mean, covariance, noise = self._optuna_study.joint_scores(configs, self._reduced())
+            names = [each.name for each in self._spec.space.parameters]
+            unknown = np.array([[name in more for name in names] for more in lacking], dtype=float)
+            covariance = covariance + (_UNKNOWN_SPREAD / SPREAD_FACTOR) ** 2 * (unknown @ unknown.T)
+            origins = np.array([each.origin for each in self._candidates])
+            self._prior = shrunk(mean, covariance, origins), covariance, noise
+        return self._prior
+
+    def _lacking(self, candidate: _Candidate) -> Config:
+        """Return the flags with unknown defaults that a form lacks, with the values of its finalist."""
+        whole = self._finalists[candidate.origin].config
+        return {
+            name: whole[name]
+            for name in without_known_default(self._spec.space, whole)
+            if name not in candidate.given.config
+        }
+
+    def _cells(self, rounds: Sequence[TrialRecord]) -> list[dict[int, float]]:
+        """Return the logarithm of the score of each candidate in each round, by its position."""
+        places = {each.record.number: place for place, each in enumerate(self._candidates) if each.record is not None}
+        used = [(r, r.outcome) for r in rounds if r.number in places and r.outcome is not None and r.outcome.succeeded]
+        logs = log_scores([self._spec.goals.metrics(outcome) for _, outcome in used], self._spec.goals.scored)
+        cells: dict[int, dict[int, float]] = {}
+        for (record, _), log in zip(used, logs, strict=True):
+            cells.setdefault(record.round, {})[places[record.number]] = log
+        return [each for each in cells.values() if len(each) > 1]
+
+    def _noise(self, rounds: Sequence[TrialRecord]) -> float:
+        of_rounds, of_search = StudyRounds(self._spec.goals, rounds).score_noise, self._beliefs()[2]
+        return of_search if of_rounds is None else pooled(of_rounds.deviation, of_rounds.degrees, of_search)
+
+    def _is_decided(self, found: Plan, done: int) -> bool:
+        """Return whether the target is better than the reference beyond the noise, or will hardly ever be."""
+        target, reference = self._candidates[found.target].record, self._candidates[0].record
+        if not self._has_reference or found.arms[0] != 0 or target is None or reference is None:
+            return True
+        rounds, comparisons = self._rounds(done), max(1, len(self.group(done)) - 1) * len(self._looks)
+        every = StudyRounds(self._spec.goals, rounds, comparisons)
+        score, noise = every.score(target.number, reference.number), every.score_noise
+        if score is None or noise is None or score.beyond_noise:
+            return True
+        last = self._looks[-1] - done + score.rounds
+        least = noise.half_width(2 / last, comparisons)
+        gain, spread = found.gain
+        return float(ndtr((gain - least) / spread)) < _HOPELESS
+
+    def _affordable(self, done: int, found: Plan, rounds: int) -> int:
+        """Return how many configurations each round up to the next look may measure."""
+        searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
+        confirmation = self._spec.confirmation
+        most = max(searched // 2, confirmation.confirm_rounds * (confirmation.finalists + 1))
+        reduced = self._reduced()
+        forms = {each.record.number for each in self._candidates if each.record is not None} & reduced
+        spent = len(self._rounds(done)) + len(forms)
+        new = sum(self._candidates[place].record is None for place in found.arms)
+        return max((most - spent - new) // rounds, min(2, (most - spent) // rounds))
+
+    def _resolve(self, candidate: _Candidate) -> bool:
+        """Find the trial of a candidate's server; return whether it is out, because it failed or is another one's."""
+        record = measured_as(self._spec.space, self._trials(), candidate.given.config)
+        if record is None or record.outcome is None:
+            return False
+        others = {each.record.number for each in self._candidates if each.record is not None}
+        candidate.is_out = record.state != "ok" or record.number in others
+        candidate.record = None if candidate.is_out else record
+        return candidate.is_out
+
+    def _rounds(self, done: int) -> list[TrialRecord]:
+        """Return the measurements of the first `done` rounds, and of the rounds before them."""
+        trials = self._trials()
+        end = rounds_after(trials, self.label, done, 1)[0]
+        return [record for record in trials if 0 < record.round < end]
+
+    def _trials(self) -> list[TrialRecord]:
+        return self._store.trials(self._spec.name)
+
+    def _reduced(self) -> set[int]:
+        return {record.number for record in self._trials() if record.kind is TrialKind.REDUCED}
