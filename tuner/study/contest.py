@@ -149,7 +149,9 @@ class Contest:
             target, count = self._candidates[found.target], len(self._candidates)
             for name, config, _ in reductions(self._spec.space, target.given.config, []):
                 hints = self._spec.space.defaults_beside(config)
-                label = f"#{self._finalists[target.origin].number} with {self._flags(target) - 1} flags, without {name}"
+                left = self._flags(target) - 1
+                flags = "1 flag" if left == 1 else f"{left} flags"
+                label = f"#{self._finalists[target.origin].number} with {flags}, without {name}"
                 self._add(GivenConfiguration(label, config, hints), target.origin)
             if len(self._candidates) == count:
                 return found
