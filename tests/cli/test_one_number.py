@@ -130,7 +130,7 @@ def test_the_comparison_with_the_reference_is_the_same_everywhere(study: Finishe
         assert {key: compared["metrics"][name][key] for key in ("ratio", "low", "high")} == {
             key: ratio[key] for key in ("ratio", "low", "high")
         }
-        assert f"{text.ratio(ratio)}  {text.interval(ratio)}".strip() in table[name]
+        assert f"{text.ratio(ratio)} {text.interval(ratio)}".strip() in " ".join(table[name].split())
         assert text.interval(ratio).replace(" to ", ", ") in note.replace("\N{NO-BREAK SPACE}", " ")
         of_front = [point["metrics"][name] for point in front if point["trial"] == number]
         assert [each["ratio"] for each in of_front] == pytest.approx([ratio["ratio"]] * len(of_front))
