@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from records.trials import DEFAULTS, Config, JsonScalar, TrialKind
+from records.trials import DEFAULTS, Config, FailureKind, JsonScalar, TrialKind
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.store import Store
 from tuner.errors import UserError
@@ -145,14 +145,29 @@ class Proposals:
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
     def _next_named(self) -> WorkItem | None:
-        """Return the next trial whose configuration is given; a recipe that was given as well is not tried again."""
+        """Return the next trial whose configuration is given.
+
+        A recipe is left out that was given as well, or that contains one with which the engine crashed.
+        """
         if self._recipes is not None and not self._named:
             self._queue_recipes()
         while self._named:
             item = self._named.popleft()
-            if item.kind is not TrialKind.RECIPE or self._rendering(item.config) not in self._seen:
+            if item.kind is not TrialKind.RECIPE:
+                return item
+            if self._rendering(item.config) not in self._seen and not self._contains_a_crash(item.config):
                 return item
         return self._combined_recipes() if self._combines_recipes else None
+
+    def _contains_a_crash(self, config: Config) -> bool:
+        """Return whether a recipe crashed of which this configuration has every flag."""
+        failures = [
+            (record.config, record.outcome.failure)
+            for record in self._store.trials(self._spec.name)
+            if record.kind is TrialKind.RECIPE and record.outcome is not None
+        ]
+        crashed = [each for each, failure in failures if failure and failure.kind is FailureKind.ENGINE_CRASH]
+        return any(config.items() >= each.items() for each in crashed)
 
     def exhausted(self) -> bool:
         """Return True if no trial is queued and none will be proposed."""

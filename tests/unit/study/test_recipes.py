@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from records.trials import Config, Failure, TrialKind, TrialRecord
+from records.trials import Config, Failure, FailureKind, Phase, TrialKind, TrialRecord
 from search_spaces import ResolvedSpace, load_space
 from tests.unit.study.conftest import PLAIN, Bench
 from tuner.sampler.prior import Prediction, Prior
@@ -159,6 +159,17 @@ def test_recipes_follow_enqueued_trials_and_the_winners_are_combined(bench: Benc
         "recipe: seqs-16 + blocks-64",
     ]
     assert dict(records[5].config) == {"max_num_seqs": 16, "block_size": 64}
+
+
+def test_a_recipe_with_the_flags_of_one_that_crashed_is_left_out(bench: Bench) -> None:
+    def crashing(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        crashes = spec.config.get("block_size") == 64
+        return Failure(FailureKind.ENGINE_CRASH, Phase.WARMUP, "1 != 1633") if crashes else throughput(spec, index)
+
+    together = Enqueued("both", {"block_size": 64, "max_num_seqs": 16})
+    bench.run(crashing, trials=20, recipes=(RECIPES[0], together, RECIPES[2]), confirm_rounds=0)
+    found = [record.label for record in bench.records() if record.kind is TrialKind.RECIPE]
+    assert found == ["recipe: blocks-64", "recipe: seqs-16"]
 
 
 def test_a_resumed_study_measures_the_recipes_that_are_left(bench: Bench) -> None:
