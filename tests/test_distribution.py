@@ -125,7 +125,7 @@ def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> Non
     environment = command(programs, tmp_path)
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert "the best finalist beside the defaults, predicted: medians of 3 rounds" in done.stdout
+    assert "beside the defaults, predicted: medians of " in done.stdout
     assert (tmp_path / "best_serve.sh").is_file()
     (report,) = tmp_path.glob("tuner_study/artifacts/*/report.html")
     assert "plotly" in report.read_text(encoding="utf-8")
