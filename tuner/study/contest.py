@@ -241,8 +241,9 @@ class Contest:
         reduced = self._reduced()
         forms = {each.record.number for each in self._candidates if each.record is not None} & reduced
         spent = len(self._rounds(done)) + len(forms)
-        new = sum(self._candidates[place].record is None for place in found.arms)
-        return max((most - spent - new) // rounds, min(2, (most - spent) // rounds))
+        forms_first = np.cumsum([self._candidates[place].record is None for place in found.arms])
+        costs = forms_first + rounds * np.arange(1, len(found.arms) + 1)
+        return int(np.sum(costs <= most - spent))
 
     def _resolve(self, candidate: _Candidate) -> bool:
         """Find the trial of a candidate's server; return whether it is out, because it failed or is another one's."""
