@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from records.trials import Failure, StudyRecord, TrialRecord
+from records.trials import Failure, Provenance, StudyRecord, TrialRecord
 from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import Clock, RealClock
@@ -21,10 +21,12 @@ from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
-from tuner.study.simulator_prior import simulator_prior
+from tuner.study.simulator_prior import UNKNOWN_CARD, simulator_prior
 from tuner.study.source_studies import SourceStudy
 from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
 
+OFF_PREDICTIONS = f"the search's predictions have parameters that are off by {UNKNOWN_CARD:.0%}, as of unknown cards"
+"""What a simulated study says of the predictions that its sampler gets."""
 _OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""
 
@@ -102,6 +104,8 @@ def run_study(
     began, slots = clock.monotonic(), executor.slots
     prior = simulator_prior(spec, engine)
     with closing(_optuna_study(spec, engine, prior, sources, storage_url, store)) as optuna_study:
+        if prior is not None and engine.provenance is Provenance.SIMULATED:
+            observer.note(OFF_PREDICTIONS)
         for source in sources:
             observer.note(str(source))
         loop = Loop(spec, budget, store, optuna_study, executor, observer, wishes.stop, clock)

@@ -1,6 +1,7 @@
 """The simulator prior: predictions of a study's configurations, and SLOs that one request alone can hardly meet.
 
-Only measured studies have the prior. In a simulated study the predictions would equal the measurements.
+In a simulated study the predictions would equal the measurements. So its sampler gets those of a simulator whose fitted
+parameters are off by `UNKNOWN_CARD`, about as wrong as predictions of a card that nobody has measured.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import kind_of
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.parameters import parameters_of, perturbed
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.serve_config import find_shape
@@ -30,19 +31,24 @@ from tuner.workloads.spec import ClosedLoop, SingleWorkload, Suite, Workload, re
 
 _log = logging.getLogger(__name__)
 
+UNKNOWN_CARD = 0.2
+"""Standard deviation of the logarithm of each fitted parameter's factor in the predictions of a simulated study."""
+
 PREDICTED_FAILURE = Prediction(None, {FAILED: FAILED_VIOLATION})
 
 
 def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
-    """Return the prior of a study; None if the study is simulated or the simulator cannot predict it.
+    """Return the prior of a study; None if the simulator cannot predict it.
 
     The simulator needs the arithmetic of the GPU, the shape of the model and the version of the engine. It predicts a
     single workload, no capacity, and nothing in a study of several engines.
     """
     context = spec.space.context
     platform = _platform_of(spec, engine)
-    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None or spec.engines:
+    if platform is None or context.model is None or spec.engines:
         return None
+    if engine.provenance is Provenance.SIMULATED:
+        platform = _as_unknown(platform, spec)
     simulator, shape = _simulator(platform, spec, spec.searched_workload), context.model
     if simulator is None:
         return None
@@ -88,6 +94,8 @@ def simulator_prior_of_source(
         return None
     workload = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
     own_price = replace(spec, price=Price.from_dict(study.facts.get("price")))
+    if platform is not None and study.provenance is Provenance.SIMULATED:
+        platform = _as_unknown(platform, spec)
     simulator = None if platform is None else _simulator(platform, own_price, workload)
     if simulator is None:
         return None
@@ -102,6 +110,12 @@ def simulator_prior_of_source(
         )
 
     return predict
+
+
+def _as_unknown(platform: Platform, spec: StudySpec) -> Platform:
+    """Return the platform as someone predicts it who has not measured its card; the study's seed says how far off."""
+    parameters = perturbed(platform.parameters, platform.card.key, spec.search.seed, UNKNOWN_CARD)
+    return replace(platform, parameters=parameters)
 
 
 def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:

@@ -95,8 +95,23 @@ def test_an_error_of_the_simulator_gives_no_prediction_and_one_warning(
     assert not warning.exc_info
 
 
-def test_a_simulated_study_has_no_prior() -> None:
-    assert simulator_prior(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
+def test_a_simulated_study_is_predicted_with_other_parameters_than_it_is_simulated_with(predict) -> None:  # type: ignore[no-untyped-def]
+    simulated = replace(INFO, provenance=Provenance.SIMULATED)
+
+    def of_seed(seed: int) -> float:
+        prior = simulator_prior(spec(seed=seed), simulated)
+        assert prior is not None
+        prediction = prior({})
+        assert prediction is not None
+        assert prediction.values is not None
+        return prediction.values[0]
+
+    first, again, other = of_seed(0), of_seed(0), of_seed(1)
+    truth = predict({}).values[0]
+    assert first == again
+    assert len({first, other, truth}) == 3
+    assert first == pytest.approx(truth, rel=0.5)
+    assert other == pytest.approx(truth, rel=0.5)
 
 
 def test_an_unknown_gpu_has_no_prior() -> None:
@@ -270,7 +285,7 @@ def on_a_t4(record: StudyRecord, **changes: Any) -> StudyRecord:
 def test_a_source_trial_is_predicted_by_its_command(bench: Bench) -> None:
     """The prediction of the defaults equals that of the study's own prior; eager execution is slower."""
     predicted = spec()
-    prior = simulator_prior(predicted, INFO)
+    prior = simulator_prior(predicted, replace(INFO, provenance=Provenance.SIMULATED))
     bench.run(lambda _, index: {**FIGURES, "output_throughput": 1.0}, trials=1)
     store = bench.store()
     record, trial = store.study("s"), store.trial("s", 0)

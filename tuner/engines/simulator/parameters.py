@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from search_spaces import ModelShape
 from search_spaces.yaml_file import read_yaml
@@ -132,6 +136,28 @@ def documented_parameters() -> Mapping[str, Mapping[str, Any]]:
     """Return the value, unit, meaning and source of every parameter."""
     entries: Mapping[str, Mapping[str, Any]] = _document()["parameters"]
     return entries
+
+
+HIGHEST_SHARE = 0.98
+"""Upper bound of a perturbed parameter that is a share of a data sheet's figure."""
+
+
+def perturbed(stored: Parameters, card: str, seed: int, spread: float) -> Parameters:
+    """Return parameters whose fitted values are multiplied by exp(N(0, spread)), as if the card were another one.
+
+    Args:
+        stored: the parameters.
+        card: the card's key; the same seed perturbs each card in its own way.
+        seed: determines every factor.
+        spread: standard deviation of a factor's logarithm.
+    """
+    fitted = {name: entry for name, entry in documented_parameters().items() if str(entry["source"]) == "fitted"}
+    changes = {}
+    for name, entry in fitted.items():
+        random = np.random.default_rng([zlib.crc32(repr(part).encode()) for part in (seed, card, name)])
+        value = getattr(stored, name) * math.exp(spread * random.standard_normal())
+        changes[name] = min(HIGHEST_SHARE, value) if entry["unit"] == "share" else value
+    return replace(stored, **changes)
 
 
 def parameters_digest() -> str:

@@ -6,7 +6,7 @@ such effects along its range, with linear interpolation between them. One seed d
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from benchmarks.search.problems.problem import MetricsByName, seeded_generator
 from records.metrics import Direction, metric
 from records.trials import Config
 from search_spaces import Parameter, ParameterValue, ResolvedSpace
-from tuner.engines.simulator.parameters import Parameters, documented_parameters
+from tuner.engines.simulator.parameters import Parameters, perturbed
 
 EFFECT_KNOTS = 5
 """Number of effects along the range of a numeric parameter."""
-HIGHEST_SHARE = 0.98
-"""Upper bound of a perturbed parameter that is a share of a data sheet's figure."""
 UNSCALED_METRICS = ("success_rate", "goodput_share")
 TTFT_NOISE = 0.05
 """Standard deviation of a TTFT's logarithm beyond the run's own: the recorded defaults differ by 5 to 10 %."""
@@ -43,14 +41,7 @@ class World:
 
     def parameters(self, stored: Parameters, card: str) -> Parameters:
         """Return the perturbed parameters of the simulator for a card."""
-        fitted = {name: entry for name, entry in documented_parameters().items() if str(entry["source"]) == "fitted"}
-        changes = {}
-        for each in fields(Parameters):
-            if each.name in fitted:
-                drawn = seeded_generator(self.seed, card, each.name).standard_normal()
-                value = getattr(stored, each.name) * math.exp(self.spread * drawn)
-                changes[each.name] = min(HIGHEST_SHARE, value) if fitted[each.name]["unit"] == "share" else value
-        return replace(stored, **changes)
+        return perturbed(stored, card, self.seed, self.spread)
 
     def speed(self, space: ResolvedSpace, config: Config, problem: str) -> float:
         """Return the product of the effects of a complete configuration's choices on throughput.
