@@ -267,3 +267,26 @@ def verify(
     """
     settings = pages.benchmarks.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
     raise typer.Exit(pages.benchmarks.run_verification(settings))
+
+
+def drift(
+    url: Annotated[list[str], option(None, "URL", "URL of a server of vLLM; repeatable.")],
+    study: StudyName = None,
+    window: Annotated[str, option(None, "DURATION", "Length of a window.")] = "5m",
+    limit: Annotated[
+        str | None, option(None, "DURATION", "How long to watch.", "--for", shown="until something has drifted")
+    ] = None,
+    storage: Storage = None,
+) -> None:
+    """Watch running servers until their traffic is no longer that of the study.
+
+    Reads /metrics, and prints a line for each window. Rate, lengths, cached prompts and latencies are compared with
+    what the study measured. Exits with 1 once one has deviated in three windows in a row. Nothing is sent to the
+    servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
+
+    tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine
+    """
+    urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url)
+    limit_s = None if limit is None else read_duration("for", limit)
+    settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)
+    raise typer.Exit(pages.benchmarks.run_drift(settings))

@@ -1,4 +1,4 @@
-"""The pages of the commands that run one configuration: `capacity`, `load`, `quality`, `simulate` and `verify`."""
+"""The pages of the commands that run one configuration, such as `capacity`, `load`, `simulate` and `verify`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tuner.study.specification.spec import ServerSettings as ServerSettings
 from tuner.use_cases.answers import QualityReport, check_quality
 from tuner.use_cases.answers import QualitySettings as QualitySettings
 from tuner.use_cases.capacity import CapacityResult, search_capacity
+from tuner.use_cases.drift import DriftSettings as DriftSettings
+from tuner.use_cases.drift import Watched, watch_drift
 from tuner.use_cases.load import LoadResult, send_load
 from tuner.use_cases.load import LoadSettings as LoadSettings
 from tuner.use_cases.preview import simulation_document
@@ -289,3 +291,31 @@ def run_verification(settings: VerifySettings) -> int:
     for line in found.disturbed:
         _say(line)
     return found.comparison.exit_code
+
+
+def run_drift(settings: DriftSettings) -> int:
+    """Print a line for each window of running servers; return 1 if something has drifted, else 0."""
+    record, windows = watch_drift(settings)
+    if record.provenance is Provenance.SIMULATED:
+        print(f"the numbers of study {record.name} are simulated: the servers are compared with predictions")
+    drifted = False
+    with terminated_like_interrupted():
+        for watched in windows:
+            print(_watched_line(watched), flush=True)
+            for each in watched.drifted:
+                print(f"drifted: {each.text}")
+            drifted = bool(watched.drifted)
+    if not drifted:
+        print("nothing has drifted")
+        return 0
+    print("next: measure the winner again under this traffic, and tune again if it no longer holds")
+    return 1
+
+
+def _watched_line(watched: Watched) -> str:
+    at = text.duration(watched.seconds)
+    if watched.window is None:
+        return f"{at}: no window, a server began anew or did not answer"
+    window = watched.window
+    cached = "" if window.sharing is None else f", {window.sharing:.0%} of the prompt tokens cached"
+    return f"{at}: {window.requests / window.seconds:.3g} requests/s{cached}"

@@ -1,0 +1,126 @@
+"""`tuner drift` reads pages of vLLM, and compares their windows with a simulated study."""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import tuner
+from storage import open_store
+from tests.cli.command import run_here
+from tuner.use_cases.drift import promise_of, read_counters, window_between
+
+PAGE = """\
+# TYPE vllm:request_prompt_tokens histogram
+vllm:request_prompt_tokens_bucket{{engine="0",le="500.0",model_name="m"}} {low}
+vllm:request_prompt_tokens_bucket{{engine="0",le="1000.0",model_name="m"}} {all}
+vllm:request_prompt_tokens_bucket{{engine="0",le="+Inf",model_name="m"}} {all}
+vllm:request_prompt_tokens_sum{{engine="0",model_name="m"}} 12345.0
+# TYPE vllm:prefix_cache_queries counter
+vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} {queries}
+vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} {hits}
+"""
+
+
+def page(low: float, every: float, queries: float = 0, hits: float = 0) -> str:
+    return PAGE.format(low=low, all=every, queries=queries, hits=hits)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a simulated study of 512 tokens in and 512 out."""
+    folder = tmp_path_factory.mktemp("drift")
+    tuner.optimize(
+        study="s", trials=1, confirm_rounds=0, storage=str(folder / "tuner.db"), output=str(folder / "best_serve.sh")
+    )
+    return folder
+
+
+def test_a_window_has_the_differences_of_the_servers_together() -> None:
+    before = read_counters([page(10, 10, 100, 50), page(0, 0)])
+    after = read_counters([page(10, 40, 300, 100), page(20, 20, 200, 0)])
+    window = window_between(before, after, 10.0)
+    assert window is not None
+    assert (window.requests, window.sharing) == (50, 50 / 400)
+    assert window.histograms["prompt"].edges == (500.0, 1000.0, math.inf)
+    assert window.histograms["prompt"].counts == (20, 30, 0)
+
+
+def test_a_server_that_began_anew_gives_no_window() -> None:
+    assert window_between(read_counters([page(10, 10)]), read_counters([page(3, 3)]), 10.0) is None
+
+
+def test_a_study_promises_its_lengths_and_the_slos_that_it_measured(folder: Path) -> None:
+    store = open_store(f"sqlite:///{folder / 'tuner.db'}")
+    record = store.study("s")
+    assert record is not None
+    promise = promise_of(record, store.trials("s"))
+    store.close()
+    assert promise.rate is None  # a closed loop
+    assert {*promise.lengths["prompt"]} == {*promise.lengths["answer"]} == {512}
+    assert promise.bounds == {"TPOT": (0.05, 0.99), "TTFT": (2.0, 0.99)}
+
+
+@contextmanager
+def served(pages: list[str]) -> Iterator[str]:
+    """Serve one page after another at `/metrics`, the last one again and again."""
+    left = SimpleNamespace(pages=list(pages))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = (left.pages.pop(0) if len(left.pages) > 1 else left.pages[0]).encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def watch(folder: Path, url: str, *more: str) -> tuple[int, list[str], str]:
+    words = ("drift", "--url", f"{url}/v1", "--study", "s", "--storage", str(folder / "tuner.db"))
+    printed = run_here(folder, *words, "--window", "0.01s", *more)
+    return printed.code, printed.out.splitlines(), printed.err
+
+
+def test_prompts_that_are_shorter_for_three_windows_have_drifted(folder: Path) -> None:
+    # every prompt of the study has 512 tokens, so that none is in the first bucket; here all are
+    with served([page(count, count) for count in (0, 1000, 2000, 3000)]) as url:
+        code, lines, _ = watch(folder, url)
+    assert code == 1
+    assert lines[0] == "the numbers of study s are simulated: the servers are compared with predictions"
+    assert len([line for line in lines if "requests/s" in line]) == 3
+    assert lines[-2] == "drifted: prompt lengths differ by 1.00, at most 0.16 is chance"
+
+
+def test_the_prompts_of_the_study_have_not(folder: Path) -> None:
+    with served([page(0, 1000 * count) for count in range(500)]) as url:
+        code, lines, _ = watch(folder, url, "--for", "0.2s")
+    assert (code, lines[-1]) == (0, "nothing has drifted")
+
+
+def test_another_server_is_refused_in_one_line(folder: Path) -> None:
+    with served(["llamacpp:requests_processing 0\n"]) as url:
+        code, lines, error = watch(folder, url)
+    assert (code, lines) == (2, [])
+    assert error == (
+        f"tuner: --url '{url}': it answers 200 to /metrics, without vllm:request_prompt_tokens; "
+        "give the address of a server of vLLM\n"
+    )

@@ -1,0 +1,212 @@
+"""The use case of `tuner drift`: watch running servers, and say when a study no longer describes their traffic."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from records.measured import exported_of, measured
+from records.trials import StudyRecord, TrialOutcome, TrialRecord
+from storage import open_store
+from tuner.clock import RealClock
+from tuner.engines.simulator.client import workload_client
+from tuner.errors import SettingError, as_text
+from tuner.http import HttpError, ReadLimits, fetch
+from tuner.scoring.drift import Deviation, DriftWatch, Histogram, Promise, Window
+from tuner.scoring.goals import parse_slo
+from tuner.use_cases.load import server_key
+from tuner.use_cases.places import find_study, storage_url
+from tuner.workloads.spec import ClosedLoop, Suite, read_workload
+from tuner.workloads.traffic import Traffic
+
+HISTOGRAMS = {
+    "prompt": "vllm:request_prompt_tokens",
+    "answer": "vllm:request_generation_tokens",
+    "TTFT": "vllm:time_to_first_token_seconds",
+    "TPOT": "vllm:request_time_per_output_token_seconds",
+}
+"""vLLM's histograms of requests, by the names of `Promise` and `Window`."""
+_LATENCY = re.compile(r"p(\d+(?:\.\d+)?)_(ttft|tpot)_ms")
+_SEEDS = 5
+"""Schedules whose lengths are drawn."""
+_HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+_CACHE = (_HITS, _QUERIES)
+_LIMITS = ReadLimits(20.0, 2**22, ("text/plain", "application/openmetrics-text"))
+"""A page of vLLM has about 150 kB for each engine."""
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """The servers' URLs without `/v1`, study and database as for `tuner verify`, and seconds.
+
+    `window_s` is the length of a window, and `limit_s` how long is watched; None: until something has drifted.
+    """
+
+    urls: tuple[str, ...]
+    study: str | None
+    storage: str | None
+    window_s: float
+    limit_s: float | None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A window that ended `seconds` after the start: what it counted, and what has drifted with it.
+
+    Without a window a server began anew, or did not answer.
+    """
+
+    seconds: float
+    window: Window | None
+    drifted: tuple[Deviation, ...] = ()
+
+
+Watching = Iterator[Watched]
+
+
+def promise_of(record: StudyRecord, records: Sequence[TrialRecord]) -> Promise:
+    """Return what the exported trial of a study promises, under the study's load.
+
+    SLOs on a percentile of TTFT or TPOT over all requests are promises where the study measured that they hold.
+
+    Raises:
+        SettingError: if no trial is exported, or the study has several workloads.
+    """
+    number = exported_of(record.conclusion)
+    outcome = measured(record.conclusion, records, number)
+    if outcome is None:
+        raise SettingError("study", record.name, "it has no winner yet", "name a study that has ended")
+    workload = read_workload(record.premise["workload"])
+    if isinstance(workload, Suite):
+        raise SettingError("study", record.name, "servers get one traffic, it has several", "name a study of one")
+    requests = [
+        request
+        for index in range(1 if isinstance(workload, ClosedLoop) else _SEEDS)
+        for request in workload_client(workload, workload.repeat_seed(index), caching=False, pause_s=0.0).requests
+    ]
+    facts = outcome.server
+    return Promise(
+        rate=workload.rate if isinstance(workload, Traffic) else None,
+        lengths={
+            "prompt": sorted(request.prompt.tokens for request in requests),
+            "answer": sorted(request.prompt.output for request in requests),
+        },
+        sharing=None if facts is None else facts.prefix_hit_rate,
+        bounds=dict(_promises(record.premise["slos"], outcome)),
+    )
+
+
+def _promises(slos: Sequence[str], outcome: TrialOutcome) -> Iterator[tuple[str, tuple[float, float]]]:
+    for slo in map(parse_slo, slos):
+        found = _LATENCY.fullmatch(slo.metric)
+        if found and slo.op.startswith("<") and slo.met(outcome.metric(slo.metric)):
+            yield found[2].upper(), (slo.threshold / 1000, float(found[1]) / 100)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the pages of all servers count together: totals by name, and cumulative counts by upper edge."""
+
+    totals: Mapping[str, float]
+    buckets: Mapping[str, Mapping[float, float]]
+
+    @property
+    def requests(self) -> float:
+        """The requests that have ended."""
+        return self.buckets.get("prompt", {}).get(math.inf, 0.0)
+
+
+def read_counters(pages: Sequence[str]) -> Counters:
+    """Return what Prometheus pages count: sums over their labels and over the servers."""
+    names = {f"{metric}_bucket": name for name, metric in HISTOGRAMS.items()}
+    totals: dict[str, float] = defaultdict(float)
+    buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in HISTOGRAMS}
+    wanted = (*names, *_CACHE)
+    lines = [line for page in pages for line in page.splitlines() if line.startswith(wanted)]
+    for line in lines:
+        for family in text_string_to_metric_families(line):
+            for sample in family.samples:
+                if sample.name in names:
+                    buckets[names[sample.name]][float(sample.labels["le"])] += sample.value
+                elif sample.name in _CACHE:
+                    totals[sample.name] += sample.value
+    return Counters(totals, {name: counts for name, counts in buckets.items() if counts})
+
+
+def window_between(before: Counters, after: Counters, seconds: float) -> Window | None:
+    """Return what was counted between two reads; None if a counter fell, as those of a server that began anew."""
+    totals = {name: value - before.totals.get(name, 0.0) for name, value in after.totals.items()}
+    histograms = {}
+    for name, cumulative in after.buckets.items():
+        edges = sorted(cumulative)
+        below = [cumulative[edge] - before.buckets.get(name, {}).get(edge, 0.0) for edge in edges]
+        counts = [count - lower for lower, count in pairwise([0.0, *below])]
+        histograms[name] = Histogram(tuple(edges), tuple(counts))
+    requests = after.requests - before.requests
+    every = [requests, *totals.values(), *(count for each in histograms.values() for count in each.counts)]
+    if min(every) < 0:
+        return None
+    queries = totals.get(_QUERIES, 0.0)
+    return Window(seconds, requests, histograms, totals.get(_HITS, 0.0) / queries if queries else None)
+
+
+def read_pages(urls: Sequence[str]) -> Counters:
+    """Return what the servers count now.
+
+    Raises:
+        SettingError: for a server that sends no page, or counts no requests as vLLM does.
+    """
+    key = server_key()
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    pages = []
+    for url in urls:
+        try:
+            reply = fetch(f"{url}/metrics", _LIMITS, headers=headers)
+        except HttpError as error:
+            raise SettingError(
+                "url", url, as_text(error.problem), error.remedy or "give the server's address"
+            ) from None
+        if reply.status != 200 or HISTOGRAMS["prompt"] not in reply.text:
+            rule = f"it answers {reply.status} to /metrics, without {HISTOGRAMS['prompt']}"
+            raise SettingError("url", url, rule, "give the address of a server of vLLM")
+        pages.append(reply.text)
+    return read_counters(pages)
+
+
+def watch_drift(settings: DriftSettings, wait: Callable[[float], None] = time.sleep) -> tuple[StudyRecord, Watching]:
+    """Return the study, and its servers' windows as they end.
+
+    Raises:
+        SettingError: as in `promise_of` and `read_pages`.
+    """
+    with closing(open_store(storage_url(settings.storage, create=False))) as store:
+        record = find_study(store, settings.study)
+        promise = promise_of(record, store.trials(record.name))
+    return record, _windows(settings, DriftWatch(promise, len(settings.urls)), read_pages(settings.urls), wait)
+
+
+def _windows(settings: DriftSettings, watch: DriftWatch, before: Counters, wait: Callable[[float], None]) -> Watching:
+    """Yield each window as it ends, until something has drifted or the time is over."""
+    clock = RealClock()
+    begun = at = clock.monotonic()
+    while settings.limit_s is None or clock.monotonic() - begun < settings.limit_s:
+        wait(settings.window_s)
+        try:
+            after, now = read_pages(settings.urls), clock.monotonic()
+        except SettingError:  # a server that does not answer now may do so again
+            yield Watched(clock.monotonic() - begun, None)
+            continue
+        window = window_between(before, after, now - at)
+        drifted = () if window is None else tuple(watch.add(window))
+        yield Watched(now - begun, window, drifted)
+        if drifted:
+            return
+        before, at = after, now
