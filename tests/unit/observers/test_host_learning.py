@@ -93,7 +93,7 @@ def learn(store: Store, name: str, info: EngineInfo = INFO) -> None:
 def test_a_later_study_predicts_the_host_that_an_earlier_one_measured(store: Store) -> None:
     run(store, "first", 5)
     learn(store, "first")
-    assert store.taught("first") == {(number, 0) for number in range(5)}
+    assert set(store.lessons_of("first")) == {(number, 0) for number in range(5)}
     later = spec("later")
     learned = learned_host(store, later, INFO, ["node-1"])
     assert learned is not None
@@ -131,7 +131,7 @@ def test_a_simulated_study_teaches_and_learns_nothing(store: Store) -> None:
     simulated = replace(INFO, provenance=Provenance.SIMULATED)
     run(store, "first", 2, Provenance.SIMULATED)
     learn(store, "first", simulated)
-    assert store.taught("first") == set()
+    assert store.lessons_of("first") == {}
     run(store, "second", 1)
     learn(store, "second")
     assert learned_host(store, spec("later"), simulated, ["node-1"]) is None

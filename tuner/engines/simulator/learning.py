@@ -61,6 +61,8 @@ UNEXPLAINED = {
 }
 """S_m: the deviation of predictions from the measured value where nothing was learned, near the documented bands."""
 PRIOR_TRIALS = 5
+LEAST_MOVE = 0.05
+"""A study predicts anew once ln of a prediction moves by this much; most predictions are less right than that."""
 _FREEDOM = 4.0
 _LARGEST_ERROR = 2.0
 _ITERATIONS = 10
@@ -75,18 +77,21 @@ class HostPosterior:
     """What the lessons of a host tell; vectors and the matrix are in the order of `LEARNED`.
 
     Attributes:
-        site: where they were measured; of several, the latest.
+        lessons: that it follows from, at least one, the latest last.
         mean: x, the logarithms of the parameters' ratios to their stored values.
         covariance: Σ.
         deviations: σ by metric.
-        trials: their number.
     """
 
-    site: Site
+    lessons: tuple[Lesson, ...]
     mean: Vector
     covariance: NDArray[np.float64]
     deviations: Mapping[str, float]
-    trials: int
+
+    @property
+    def trials(self) -> int:
+        """The number of lessons."""
+        return len(self.lessons)
 
     @property
     def point(self) -> dict[str, float]:
@@ -109,7 +114,11 @@ class HostPosterior:
 
     def to_dict(self) -> dict[str, Any]:
         """Return, as plain JSON, what people are shown of it."""
-        return {"host": self.site.host, "trials": self.trials, "factors": {k: list(v) for k, v in self.factors.items()}}
+        return {
+            "host": self.lessons[-1].site.host,
+            "trials": self.trials,
+            "factors": {k: list(v) for k, v in self.factors.items()},
+        }
 
     def bands(self, slopes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Return the relative error of each metric of a prediction with these slopes, which nine of ten stay below."""
@@ -154,7 +163,26 @@ def posterior(lessons: Sequence[Lesson]) -> HostPosterior | None:
             metric: math.sqrt((PRIOR_TRIALS * prior**2 + sum(squares[metric])) / (PRIOR_TRIALS + len(squares[metric])))
             for metric, prior in UNEXPLAINED.items()
         }
-    return HostPosterior(lessons[-1].site, mean, np.linalg.inv(sharper), deviations, len(lessons))
+    return HostPosterior(tuple(lessons), mean, np.linalg.inv(sharper), deviations)
+
+
+def follow(known: HostPosterior | None, used: HostPosterior | None, lessons: Sequence[Lesson]) -> HostPosterior | None:
+    """Return what a study predicts with once its own trials have given lessons.
+
+    Args:
+        known: what earlier lessons tell.
+        used: what the study has predicted with so far.
+        lessons: of its own trials.
+
+    Returns:
+        The posterior of all lessons; `used` while no prediction of the study's own trials moves by `LEAST_MOVE`.
+    """
+    found = posterior([*(() if known is None else known.lessons), *lessons])
+    if found is None:
+        return used
+    moved_by = found.mean if used is None else found.mean - used.mean
+    rows = [_row(slopes) for lesson in lessons for slopes in lesson.slopes.values()]
+    return found if max((abs(float(row @ moved_by)) for row in rows), default=0.0) >= LEAST_MOVE else used
 
 
 def _observed(lesson: Lesson) -> Iterable[tuple[str, float, Vector]]:
