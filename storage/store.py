@@ -350,11 +350,11 @@ class Store(Transactions):
         put(session, LESSONS, "trial_id", {"trial_id": trial_id, **values})
 
     @reading
-    def taught(self, session: Session, study: str) -> set[tuple[int, int]]:
-        """Return number and round of the trials of a study that have a lesson."""
-        query = select(TRIALS.c.number, TRIALS.c.round).join(LESSONS, LESSONS.c.trial_id == TRIALS.c.id)
-        rows = session.execute(query.where(TRIALS.c.study_id == existing_study(session, study).id))
-        return {(number, round) for number, round in rows}
+    def lessons_of(self, session: Session, study: str) -> dict[tuple[int, int], Lesson]:
+        """Return the lessons of a study by the number and the round of their trials."""
+        columns = select(LESSONS, TRIALS.c.number, TRIALS.c.round).join(TRIALS, LESSONS.c.trial_id == TRIALS.c.id)
+        rows = session.execute(columns.where(TRIALS.c.study_id == existing_study(session, study).id))
+        return {(row.number, row.round): _lesson(row) for row in rows}
 
     @reading
     def lessons(
@@ -383,7 +383,7 @@ class Store(Transactions):
             query = query.where(TRIALS.c.ended_at < before)
         latest = query.where(*same).order_by(TRIALS.c.ended_at.desc(), TRIALS.c.id.desc()).limit(most)
         rows = list(session.execute(latest))
-        return [record_of(Lesson, row, site=record_of(Site, row)) for row in reversed(rows)]
+        return [_lesson(row) for row in reversed(rows)]
 
     @reading
     def answers(self, session: Session, key: AnswersKey) -> AnswersRecord | None:
@@ -407,3 +407,7 @@ def _studies(session: Session, name: str | None = None) -> list[StudyRecord]:
     query = select(STUDIES).order_by(STUDIES.c.id)
     rows = session.execute(query if name is None else query.where(STUDIES.c.name == name))
     return [record_of(StudyRecord, row) for row in rows]
+
+
+def _lesson(row: Any) -> Lesson:
+    return record_of(Lesson, row, site=record_of(Site, row))

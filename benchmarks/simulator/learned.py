@@ -1,11 +1,13 @@
 """How well a host's first measured trials predict its other ones: order and error bands, before and after them.
 
-    python -m benchmarks.simulator.learned [--trials 4 8] [--hosts NAME ...]
+    python -m benchmarks.simulator.learned [--trials 4 8] [--within] [--hosts NAME ...]
 
 The tables and studies of `benchmarks/reference` and `docs/reports/data` were measured on several hosts. Each is
 predicted beside the usual host of an H200 (`hardware.yaml`), as by a tuner that never ran there; the first trials are
 its lessons (`tuner.engines.simulator.learning`), and the rest is predicted. A table's rows are dealt in a random order,
-a study's in its own. Before and after are compared over the same rows. Printed are Spearman's rank correlation, the
+a study's in its own. Before and after are compared over the same rows. With `--within`, each row but the first is
+predicted as by a study that learns while it runs, with the rows before it; the number of moves is how often its
+predictions changed. A row with drafts is predicted, and is no lesson. Printed are Spearman's rank correlation, the
 median of |ln(predicted / measured)|, the share of rows within their bands, and the median band.
 
 The stored parameters of the simulator were fitted to the H200 tables, the experts and the studies; `slow host` and
@@ -38,7 +40,16 @@ from benchmarks.simulator.studies import recorded_studies, study_rows
 from records.lessons import Lesson, Site
 from search_spaces import hardware_named
 from tuner.engines.simulator.client import BenchServeWorkload
-from tuner.engines.simulator.learning import LEARNED, HostPosterior, Metrics, lesson_of, linearised, posterior
+from tuner.engines.simulator.learning import (
+    LEARNED,
+    HostPosterior,
+    Linearised,
+    Metrics,
+    follow,
+    lesson_of,
+    linearised,
+    posterior,
+)
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 
@@ -49,8 +60,6 @@ RATE_20 = BenchServeWorkload(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, se
 CARD = hardware_named("h200")
 PLATFORM = Platform(CARD, parameters_of("h200"), (0, 25, 1), frozenset())
 SITE = Site("", "", "", "", "")
-
-Slopes = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -103,11 +112,17 @@ class Compared:
         return abs(math.log(self.predicted / self.measured))
 
 
-def linearise(row: Row, point: Mapping[str, float]) -> tuple[Metrics, Slopes]:
+def linearise(row: Row, point: Mapping[str, float]) -> Linearised:
     """Return a row's prediction and slopes at learned parameters."""
     found = linearised(PLATFORM, partial(predicted, row), point, experts=row.model.is_mixture_of_experts)
     assert found is not None
     return found
+
+
+def lessons_from(row: Row, found: Linearised) -> list[Lesson]:
+    """Return the lesson of a row, if it has one."""
+    made = None if "--speculative-config" in row.args else lesson_of(SITE, {}, *found, row.metrics)
+    return [] if made is None else [made]
 
 
 def compare(rows: Sequence[Row], known: HostPosterior | None) -> dict[str, list[Compared]]:
@@ -120,10 +135,35 @@ def compare(rows: Sequence[Row], known: HostPosterior | None) -> dict[str, list[
             metrics, slopes = linearise(row, known.point)
             bands = known.bands(slopes)
         for metric, compared in found.items():
-            value = metrics.get(metric)
-            if value:
-                compared.append(Compared(row.metrics[metric], value, math.log1p(bands.get(metric, math.inf))))
+            compared += compared_in(metric, row, metrics, bands)
     return found
+
+
+def compared_in(metric: str, row: Row, metrics: Metrics, bands: Mapping[str, float]) -> list[Compared]:
+    """Return a metric of a row beside its prediction, if there is one."""
+    value = metrics.get(metric)
+    return [Compared(row.metrics[metric], value, math.log1p(bands.get(metric, math.inf)))] if value else []
+
+
+def within(rows: Sequence[Row]) -> tuple[dict[str, list[Compared]], int]:
+    """Return predictions beside measurements in a study that learns while it runs, and how often it predicted anew."""
+    found: dict[str, list[Compared]] = {metric: [] for metric in METRICS}
+    lessons: list[Lesson] = []
+    used, moves = None, 0
+    for row in rows:
+        here = linearise(row, {})
+        known = posterior(lessons)
+        if known is not None:
+            metrics, bands = (
+                here[0] if used is None else predicted(row, used.applied_to(PLATFORM)),
+                known.bands(here[1]),
+            )
+            for metric, compared in found.items():
+                compared += compared_in(metric, row, metrics, bands)
+        lessons += lessons_from(row, here)
+        before, used = used, follow(None, used, lessons)
+        moves += used is not before
+    return found, moves
 
 
 def line(label: str, found: Mapping[str, Sequence[Compared]]) -> str:
@@ -142,7 +182,8 @@ def line(label: str, found: Mapping[str, Sequence[Compared]]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--trials", type=int, nargs="+", default=[4, 8], help="lessons before the other rows")
+    parser.add_argument("--trials", type=int, nargs="*", default=[4, 8], help="lessons before the other rows")
+    parser.add_argument("--within", action="store_true", help="predict each row with those before it, too")
     parser.add_argument("--hosts", nargs="+", help="names of hosts; without, all")
     arguments = parser.parse_args()
     print(f"{'':<34}" + " |".join(f"{metric:>24}" for metric in METRICS))
@@ -152,18 +193,18 @@ def main() -> None:
     for host in hosts():
         if arguments.hosts and host.name not in arguments.hosts:
             continue
-        lessons: list[Lesson] = []
-        for row in host.rows[: max(arguments.trials)]:
-            made = lesson_of(SITE, {}, *linearise(row, {}), row.metrics)
-            assert made is not None
-            lessons.append(made)
         for count in arguments.trials:
             rest = host.rows[count:]
             if len(rest) < LEAST_ROWS:
                 continue
-            for known in (None, posterior(lessons[:count])):
+            lessons = [each for row in host.rows[:count] for each in lessons_from(row, linearise(row, {}))]
+            for known in (None, posterior(lessons)):
                 label = f"{host.name}, {count if known else 'before'}, {len(rest)}"
                 print(line(label, compare(rest, known)), flush=True)
+        if arguments.within:
+            found, moves = within(host.rows)
+            print(line(f"{host.name}, before, {len(host.rows) - 1}", compare(host.rows[1:], None)))
+            print(line(f"{host.name}, within ({moves} moves), {len(host.rows) - 1}", found), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class LessonsContract(StoreFixture):
         assert self.read(store) == [LESSON, second]
         assert self.read(store, most=1) == [second]
         assert self.read(store, before=samples.success().ended_at + timedelta(seconds=2)) == [LESSON]
-        assert store.taught("s") == {(1, 0), (2, 0)}
+        assert store.lessons_of("s") == {(1, 0): LESSON, (2, 0): second}
 
     def test_each_part_of_the_site_counts(self, store: Store) -> None:
         self.taught(store, 1, 2, 3, 4, 5)

@@ -1,32 +1,39 @@
-"""What a study learns of the host that it measures on: a lesson of each trial, and the posterior of earlier lessons.
+"""What a study learns of the host that it measures on: a lesson of each trial, and the posterior of all lessons.
 
-Measured trials alone have lessons. A study predicts with what the host's lessons told when it was created, so that a
-resumed study has the predictions of an uninterrupted one.
+Measured trials alone have lessons. A study predicts with what the host's lessons told when it was created, and with
+those of its own search: a function of its stored trials, so that a resumed study has the predictions of an
+uninterrupted one.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 
 from records.lessons import Lesson, Site
-from records.trials import Provenance, TrialKind, TrialRecord
+from records.trials import Config, Provenance, TrialKind, TrialRecord
 from search_spaces import HardwareProfile, SpaceError
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.learning import HostPosterior, lesson_of, linearised, posterior
+from tuner.engines.simulator.learning import HostPosterior, Linearised, follow, lesson_of, linearised, posterior
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_digest
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.errors import TunerError
 from tuner.observers.fan_out import SilentObserver
+from tuner.results import text
+from tuner.specs import TrialSpec
 from tuner.study.simulator_prior import server_with, simulator_of
 from tuner.study.specification.spec import StudySpec
+from tuner.workloads.spec import SingleWorkload, Suite
 
 _log = logging.getLogger(__name__)
 
@@ -59,75 +66,137 @@ def learned_in(store: Store, host: str | None, card: HardwareProfile, version: s
 
 
 class HostLearner(SilentObserver):
-    """Computes the lessons of a study's trials in a thread, and stores them."""
+    """Computes the lessons of a study's trials in a thread, stores them, and says what all of them tell.
 
-    def __init__(self, store: Store, spec: StudySpec, engine: EngineInfo) -> None:
-        """Begin with the trials of earlier runs that have no lesson."""
-        self._store, self._spec, self._engine = store, spec, engine
-        self._queue: queue.SimpleQueue[TrialRecord | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+    What a lesson needs beside the measurement is predicted while its trial runs.
+    """
+
+    def __init__(
+        self, store: Store, spec: StudySpec, engine: EngineInfo, note: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """Begin with the trials of earlier runs; `note` receives a line each time that the predictions change."""
+        self._store, self._spec, self._engine, self._note = store, spec, engine, note
+        self._learned, self._own = spec.learned, list[Lesson]()
+        self._of_search, self._every = deque[Future[Lesson | None]](), list[Future[Lesson | None]]()
+        self._ahead: dict[tuple[int, int, int], Linearised | None] = {}
+        self._pool: ThreadPoolExecutor | None = None
         stored = replace(spec, learned=None)
-        self._of_search = simulator_of(replace(stored, workload=spec.searched_workload), engine)
-        self._of_rounds = simulator_of(stored, engine)
-        if engine.provenance is Provenance.MEASURED and self._of_rounds is not None and not spec.engines:
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
-            taught = store.taught(spec.name)
-            for record in store.trials(spec.name, finished=True):
-                if (record.number, record.round) not in taught:
-                    self.finished(record)
+        self._search = simulator_of(replace(stored, workload=spec.searched_workload), engine)
+        self._rounds = simulator_of(stored, engine)
+        if engine.provenance is Provenance.MEASURED and self._rounds is not None and not spec.engines:
+            self._pool = ThreadPoolExecutor(1, initializer=_lower_priority)
+            known = store.lessons_of(spec.name)
+            done = [record for record in store.trials(spec.name, finished=True) if record.outcome is not None]
+            for record in sorted(done, key=attrgetter("outcome.ended_at")):
+                self._add(record, known.get((record.number, record.round)))
+
+    def started(self, spec: TrialSpec, slot: int) -> None:
+        """Predict a trial, and how its metrics depend on the parameters."""
+        if self._pool is not None and spec.kind is not TrialKind.CAPACITY and not isinstance(spec.workload, Suite):
+            self._pool.submit(self._look_ahead, spec.number, spec.round, spec.kind, spec.config, spec.workload)
 
     def finished(self, record: TrialRecord) -> None:
         """Queue a trial, if there is something to learn from it."""
-        if self._thread is not None and is_teachable(record):
-            self._queue.put(record)
+        self._add(record)
+
+    def _add(self, record: TrialRecord, known: Lesson | None = None) -> None:
+        if self._pool is None or not is_teachable(record):
+            return
+        if known is not None and known.site.predictor == parameters_digest():
+            lesson: Future[Lesson | None] = Future()
+            lesson.set_result(known)
+        else:
+            lesson = self._pool.submit(self._compute, record)
+        self._every.append(lesson)
+        if not record.round and record.kind is not TrialKind.REDUCED:
+            self._of_search.append(lesson)
+
+    def learned(self) -> HostPosterior | None:
+        """Return what the study predicts with: the lessons from before it was created, and those of its own search.
+
+        It is the same object until a lesson moves the predictions, see `follow`.
+        """
+        before = self._learned
+        while self._of_search:
+            lesson = self._of_search.popleft().result()
+            if lesson is not None:
+                self._own.append(lesson)
+                self._learned = follow(self._spec.learned, self._learned, self._own)
+        if self._learned is not None and self._learned is not before:
+            shown = self._learned.to_dict()
+            self._store.update_study(self._spec.name, facts={"learned": shown})
+            self._note(f"predictions are corrected by {text.learned(shown)}")
+        return self._learned
 
     def close(self) -> None:
         """Wait for the lessons of queued trials; the next run computes those that a minute is too short for."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(_PATIENCE_S)
-            self._closed.set()
-            self._thread.join()
-            self._thread = None
+        if self._pool is not None:
+            wait(self._every, _PATIENCE_S)
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
-    def _run(self) -> None:
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
-        while (record := self._queue.get()) is not None and not self._closed.is_set():
-            try:
-                lesson = self.lesson(record)
-                if lesson is not None:
-                    self._store.add_lesson(record.study, record.number, record.round, lesson)
-            except (TunerError, SpaceError, ConfigRefused, StartFailed, StorageError) as error:
-                _log.info("nothing is learned from trial %s: %s", record.name, error)
-            except (ArithmeticError, LookupError, ValueError) as error:  # as in `SimulatorPrior.guard`
-                _log.warning("nothing is learned from trial %s, the simulator failed: %s", record.name, error)
+    def _compute(self, record: TrialRecord) -> Lesson | None:
+        """Store the lesson of a trial and return it; None if it has none."""
+        try:
+            lesson = self.lesson(record)
+            if lesson is not None:
+                self._store.add_lesson(record.study, record.number, record.round, lesson)
+        except (TunerError, SpaceError, ConfigRefused, StartFailed, StorageError) as error:
+            _log.info("nothing is learned from trial %s: %s", record.name, error)
+            return None
+        except (ArithmeticError, LookupError, ValueError) as error:  # as in `SimulatorPrior.guard`
+            _log.warning("nothing is learned from trial %s, the simulator failed: %s", record.name, error)
+            return None
+        return lesson
 
     def lesson(self, record: TrialRecord) -> Lesson | None:
         """Return the lesson of a trial; None if no metric of it is predicted. Errors are those of `server_with`."""
-        outcome, shape = record.outcome, self._spec.space.context.model
-        simulator = self._of_rounds if record.kind is TrialKind.CONFIRM else self._of_search
-        if simulator is None or shape is None or outcome is None:
+        outcome = record.outcome
+        if outcome is None:
             return None
         repeat = outcome.repeats[0]
-        words, environment, served = server_with(self._spec, record.config, shape)
-        if any(word.startswith(_DRAFTS) for word in words):
-            return None
-        own = replace(simulator, workload=simulator.workload.model_copy(update={"seed": repeat.seed}))
-        point = {} if self._spec.learned is None else self._spec.learned.point
-        found = linearised(
-            own.platform,
-            lambda platform: replace(own, platform=platform).metrics(words, environment, served),
-            point,
-            experts=served.is_mixture_of_experts,
-        )
+        key = record.number, record.round, repeat.seed
+        known = key in self._ahead
+        found = self._ahead.pop(key) if known else self._linearised(record.kind, record.config, repeat.seed)
         if found is None:
             return None
         host, card = outcome.worker.partition("@")[2], self._spec.space.context.hardware.name
         site = Site(host, card, self._engine.version, self._engine.executable or "", parameters_digest())
-        return lesson_of(site, point, *found, repeat.metrics)
+        return lesson_of(site, self._point, *found, repeat.metrics)
+
+    @property
+    def _point(self) -> Mapping[str, float]:
+        """The parameters that lessons are computed at: those that the study began with."""
+        return {} if self._spec.learned is None else self._spec.learned.point
+
+    def _look_ahead(self, number: int, round_: int, kind: TrialKind, config: Config, workload: SingleWorkload) -> None:
+        """Keep what the lesson of a trial needs; what fails here fails again in `_compute`, which says so."""
+        with suppress(TunerError, SpaceError, ConfigRefused, StartFailed, ArithmeticError, LookupError, ValueError):
+            seed = workload.repeat_seed(0)
+            self._ahead[number, round_, seed] = self._linearised(kind, config, seed)
+
+    def _linearised(self, kind: TrialKind, config: Config, seed: int) -> Linearised | None:
+        """Return the prediction of a benchmark and its slopes; None where nothing is predicted or learned."""
+        simulator = self._rounds if kind is TrialKind.CONFIRM else self._search
+        shape = self._spec.space.context.model
+        if simulator is None or shape is None:
+            return None
+        words, environment, served = server_with(self._spec, config, shape)
+        if any(word.startswith(_DRAFTS) for word in words):
+            return None
+        own = replace(simulator, workload=simulator.workload.model_copy(update={"seed": seed}))
+        return linearised(
+            own.platform,
+            lambda platform: replace(own, platform=platform).metrics(words, environment, served),
+            self._point,
+            experts=served.is_mixture_of_experts,
+        )
+
+
+def _lower_priority() -> None:
+    """Give this thread the lowest priority."""
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def is_teachable(record: TrialRecord) -> bool:

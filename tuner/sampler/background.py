@@ -47,7 +47,7 @@ class BackgroundPredictions:
         self._queue: list[Params] = []
         self._explored = False
         self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._stopped, self._abandoned = threading.Event(), threading.Event()
         self._niceness = FIRST_NICENESS
 
     def enqueue(self, configs: Iterable[Params]) -> None:
@@ -69,6 +69,11 @@ class BackgroundPredictions:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def abandon(self) -> None:
+        """End the thread after the prediction in progress; nothing is predicted any more."""
+        self._abandoned.set()
+        self.wait()
 
     def finish(self, directions: Sequence[StudyDirection]) -> None:
         """Stop the thread after the prediction in progress and compute the rest of the queue in this thread.
@@ -92,11 +97,11 @@ class BackgroundPredictions:
         if not self._cache.exists or not self._space.is_known:
             return
         if not self._explored:
-            explore(self._cache, self._space, directions, self._weights, self._initial)
+            explore(self._cache, self._space, directions, self._weights, self._initial, self._abandoned.is_set)
             self._explored = True
             self._transfer.predict_sources()
             import_forest()
-        while self._queue and not stopped():
+        while self._queue and not (stopped() or self._abandoned.is_set()):
             self._cache.predict(self._queue.pop(0))
 
 
@@ -106,16 +111,17 @@ def explore(
     directions: Sequence[StudyDirection],
     weights: Sequence[float] | None,
     count: int,
+    abandoned: Callable[[], bool],
 ) -> None:
     """Predict `count` configurations: a third drawn at random, then neighbours of the best predicted ones.
 
-    The configurations are the same in every run.
+    The configurations are the same in every run that is not abandoned.
     """
     rng = np.random.default_rng(0)
     leaders: list[Params] = []
     for _ in range(DRAWS_PER_PREDICTION * count):
         known = len(cache.configurations)
-        if known >= count:
+        if known >= count or abandoned():
             break
         if known >= count // 3 and known % BEST_PREDICTIONS == 0:
             leaders = rank_by_prediction(cache, directions, weights)[:BEST_PREDICTIONS]

@@ -152,6 +152,10 @@ class ResidualSampler(BaseSampler):
         self._background.enqueue(configs)
         self._background.start(directions)
 
+    def abandon_predictions(self) -> None:
+        """End the background thread for good, before another sampler takes this one's place."""
+        self._background.abandon()
+
     def wait_for_predictions(self) -> None:
         """Wait until the background thread has computed all predictions."""
         self._background.wait()

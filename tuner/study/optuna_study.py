@@ -128,17 +128,22 @@ class OptunaStudy:
         self._objectives = objectives
         self._seed = seed
         self._residual: ResidualSampler | None = None
-        if sampler == RESIDUAL:
-            self._residual = residual_sampler(space, objectives, prior, sources, prior_spread)
+        self._sources, self._is_residual = sources, sampler == RESIDUAL
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._storage = OptunaStorage(storage_url, name, self._directions, store)
         self._study = self._storage.study
         self._name_objectives()
+        self.use_prior(prior, prior_spread)
+
+    def use_prior(self, prior: Prior | None, spread: float = 1.0) -> None:
+        """Begin with other predictions, as a process that resumes the study with them; TPE uses none."""
+        if not self._is_residual:
+            return
         if self._residual is not None:
-            earlier = [
-                each for each in shown(self._storage.trials()) if each.params and each.state is not TrialState.FAIL
-            ]
-            self._residual.start_background_predictions(self._directions, [each.params for each in earlier])
+            self._residual.abandon_predictions()
+        self._residual = residual_sampler(self._space, self._objectives, prior, self._sources, spread)
+        earlier = [each for each in shown(self._storage.trials()) if each.params and each.state is not TrialState.FAIL]
+        self._residual.start_background_predictions(self._directions, [each.params for each in earlier])
 
     def close(self) -> None:
         """Close the connections to the database."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from records.trials import DEFAULTS, Config, FailureKind, JsonScalar, TrialKind
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.store import Store
 from tuner.errors import UserError
-from tuner.sampler.prior import Prior
+from tuner.study.learned_prior import LearnedPrior
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
 from tuner.study.recipes import RECIPE, combined_winners, most_recipes, order_recipes
@@ -36,13 +36,14 @@ class Proposals:
         optuna_study: OptunaStudy,
         budget: Budget,
         observer: StudyObserver,
-        prior: Prior | None = None,
+        predictions: LearnedPrior,
     ) -> None:
         self._spec = spec
         self._space = spec.space
         self._store = store
         self._optuna_study = optuna_study
         self._observer = observer
+        self._predictions = predictions
         self._trials, self._min_gain = budget.trials, budget.min_gain
         self._seen: set[Rendering] = set()
         self._count = 0
@@ -57,7 +58,7 @@ class Proposals:
         self._leaves_place = self._combines_recipes = False
         self._recover()
         self._plan()
-        self._plan_recipes(prior)
+        self._plan_recipes()
 
     def _recover(self) -> None:
         """Report stored outcomes that Optuna lacks, and queue the trials that were running when the study stopped."""
@@ -92,12 +93,22 @@ class Proposals:
         if cardinality is not None and cardinality <= self._trials:
             self._grid = enumerate_configs(self._space)
 
-    def _plan_recipes(self, prior: Prior | None) -> None:
+    def learn(self) -> None:
+        """Order recipes and suggest configurations by what is known of the hosts by now."""
+        if not self._predictions.update():
+            return
+        self._named = deque(item for item in self._named if item.kind is not TrialKind.RECIPE)
+        self._plan_recipes()
+        if self._recipes is not None:
+            wait([self._recipes])  # the next trial may need it at once, and the sampler's predictions would delay it
+        self._optuna_study.use_prior(self._predictions.prior, self._predictions.spread)
+
+    def _plan_recipes(self) -> None:
         """Start to order the recipes, in a thread beside the first trial; none once the sampler has proposed one."""
         kinds = {record.kind for record in self._store.trials(self._spec.name)}
         if self._grid is not None or TrialKind.SEARCH in kinds:
             return
-        pool = ThreadPoolExecutor(1)
+        pool, prior = ThreadPoolExecutor(1), self._predictions.prior
         self._recipes = pool.submit(order_recipes, self._spec, prior, most_recipes(self._trials))
         pool.shutdown(wait=False)
         self._leaves_place = prior is None
@@ -106,11 +117,11 @@ class Proposals:
         """Queue the ordered recipes that were not tried."""
         assert self._recipes is not None
         recipes, self._recipes = self._recipes.result(), None
-        labels = {record.label for record in self._store.trials(self._spec.name)}
-        for recipe in recipes:
-            label = f"{RECIPE}{recipe.label}"
-            if label not in labels:
-                self._named.append(WorkItem(-1, 0, TrialKind.RECIPE, recipe.config, label))
+        records = self._store.trials(self._spec.name)
+        labels, tried = {record.label for record in records}, sum(r.kind is TrialKind.RECIPE for r in records)
+        left = [recipe for recipe in recipes if f"{RECIPE}{recipe.label}" not in labels]
+        for recipe in left[: most_recipes(self._trials) - tried]:
+            self._named.append(WorkItem(-1, 0, TrialKind.RECIPE, recipe.config, f"{RECIPE}{recipe.label}"))
         self._combines_recipes = self._leaves_place and 1 < len(recipes) < most_recipes(self._trials)
 
     def _combined_recipes(self) -> WorkItem | None:
@@ -130,6 +141,7 @@ class Proposals:
             return self._queue.popleft()
         if self._count >= self._trials:
             return None
+        self.learn()
         item = self._next_named()
         if item is not None:
             hints = self._space.defaults_beside(item.config)

@@ -14,14 +14,14 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
-from tuner.sampler.prior import Prior
 from tuner.study.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals, NearestFinals
+from tuner.study.learned_prior import Learned, LearnedPrior
 from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
-from tuner.study.simulator_prior import UNKNOWN_CARD, simulator_prior
+from tuner.study.simulator_prior import UNKNOWN_CARD
 from tuner.study.source_studies import SourceStudy
 from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
 
@@ -95,22 +95,23 @@ def run_study(
     wishes: Wishes,
     clock: Clock | None = None,
     sources: Sequence[SourceStudy] = (),
+    learned: Learned | None = None,
 ) -> RunResult:
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped.
 
-    There is no conclusion if a stage is interrupted or its trials keep failing.
+    There is no conclusion if a stage is interrupted or its trials keep failing. `learned` corrects the predictions.
     """
     clock = clock or RealClock()
     began, slots = clock.monotonic(), executor.slots
-    prior = simulator_prior(spec, engine)
-    with closing(_optuna_study(spec, engine, prior, sources, storage_url, store)) as optuna_study:
-        if prior is not None and engine.provenance is Provenance.SIMULATED:
+    predictions = LearnedPrior(spec, engine, learned)
+    with closing(_optuna_study(spec, predictions, sources, storage_url, store)) as optuna_study:
+        if predictions.prior is not None and engine.provenance is Provenance.SIMULATED:
             observer.note(OFF_PREDICTIONS)
         for source in sources:
             observer.note(str(source))
         loop = Loop(spec, budget, store, optuna_study, executor, observer, wishes.stop, clock)
         loop.restore()
-        proposals = Proposals(spec, store, optuna_study, budget, observer, prior)
+        proposals = Proposals(spec, store, optuna_study, budget, observer, predictions)
         time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer, wishes)
         finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
         nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
@@ -124,6 +125,7 @@ def run_study(
             return stopped(ending)
         if wishes.pause.is_set():
             return stopped(RunEnding.INTERRUPTED)
+        proposals.learn()
         if budget.ablate and ending is not RunEnding.TIMEOUT:
             ablation = finals.ablate()
             if ablation in WITHOUT_CONCLUSION:
@@ -140,17 +142,15 @@ def run_study(
 
 def _optuna_study(
     spec: StudySpec,
-    engine: EngineInfo,
-    prior: Prior | None,
+    predictions: LearnedPrior,
     sources: Sequence[SourceStudy],
     storage_url: str,
     store: Store,
 ) -> OptunaStudy:
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    spread = 1.0 if spec.learned is None else spec.learned.spread
-    place = (storage_url, spec.name, spec.space)
-    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, spread)
+    place, prior = (storage_url, spec.name, spec.space), predictions.prior
+    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, predictions.spread)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -191,11 +191,13 @@ def _run(
     for line in hardly_met_slos(spec, engine):
         observer.note(line)
     uri = tracking_uri(url)
-    follower, learner = _follow(spec, store, url, uri, observer), HostLearner(store, spec, engine)
+    follower, learner = _follow(spec, store, url, uri, observer), HostLearner(store, spec, engine, observer.note)
     every = FanOut(observer, follower, learner)
     try:
         with _disturbances(plan.settings, engine, observer):
-            result = run_study(spec, engine, budget, store, url, executor, every, wishes, sources=sources)
+            result = run_study(
+                spec, engine, budget, store, url, executor, every, wishes, sources=sources, learned=learner.learned
+            )
         executor.close()
         measured()
         result = _completed(result, plan, spec, engine, store)

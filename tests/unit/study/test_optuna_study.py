@@ -375,3 +375,35 @@ def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
     stop.set()
     with another_process(url):
         wait_until_free(url, "s", 600.0, stop)
+
+
+def test_other_predictions_begin_as_in_a_resumed_study(tmp_path: Path) -> None:
+    """No prediction of before remains: every residual of the surrogate follows from the new ones."""
+    asked: list[str] = []
+
+    def rising(params: Params) -> Prediction:
+        asked.append("rising")
+        return Prediction((1000.0 + params["max_num_seqs"],), {})
+
+    def falling(params: Params) -> Prediction:
+        asked.append("falling")
+        return Prediction((9000.0 - params["max_num_seqs"],), {})
+
+    def second_suggestion(folder: Path, resumed: bool) -> Config:
+        folder.mkdir()
+        study = study_of_four(folder, RESIDUAL, rising, WIDE)
+        study.wait_for_predictions()
+        if resumed:
+            study.close()
+            study = open_study(folder, RESIDUAL, falling, WIDE)
+        else:
+            study.use_prior(falling)
+        asked.clear()
+        config = study.ask().config
+        study.wait_for_predictions()
+        study.close()
+        return config
+
+    changed = second_suggestion(tmp_path / "changed", resumed=False)
+    assert "rising" not in asked
+    assert changed == second_suggestion(tmp_path / "resumed", resumed=True)

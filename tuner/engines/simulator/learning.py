@@ -37,6 +37,8 @@ from tuner.engines.simulator.prediction import Platform
 
 Metrics = Mapping[str, float | None]
 Vector = NDArray[np.float64]
+Linearised = tuple[Metrics, dict[str, dict[str, float]]]
+"""A prediction, and its slopes by metric and parameter."""
 
 OF_HOST = ("host_speed", "launch_us")
 """Learned values of the card's profile; the others are `Parameters`."""
@@ -61,6 +63,8 @@ UNEXPLAINED = {
 }
 """S_m: the deviation of predictions from the measured value where nothing was learned, near the documented bands."""
 PRIOR_TRIALS = 5
+LEAST_MOVE = 0.5
+"""A study predicts anew once a prediction moves by this share of σ_m."""
 _FREEDOM = 4.0
 _LARGEST_ERROR = 2.0
 _ITERATIONS = 10
@@ -75,18 +79,21 @@ class HostPosterior:
     """What the lessons of a host tell; vectors and the matrix are in the order of `LEARNED`.
 
     Attributes:
-        site: where they were measured; of several, the latest.
+        lessons: that it follows from, at least one, the latest last.
         mean: x, the logarithms of the parameters' ratios to their stored values.
         covariance: Σ.
         deviations: σ by metric.
-        trials: their number.
     """
 
-    site: Site
+    lessons: tuple[Lesson, ...]
     mean: Vector
     covariance: NDArray[np.float64]
     deviations: Mapping[str, float]
-    trials: int
+
+    @property
+    def trials(self) -> int:
+        """The number of lessons."""
+        return len(self.lessons)
 
     @property
     def point(self) -> dict[str, float]:
@@ -109,7 +116,11 @@ class HostPosterior:
 
     def to_dict(self) -> dict[str, Any]:
         """Return, as plain JSON, what people are shown of it."""
-        return {"host": self.site.host, "trials": self.trials, "factors": {k: list(v) for k, v in self.factors.items()}}
+        return {
+            "host": self.lessons[-1].site.host,
+            "trials": self.trials,
+            "factors": {k: list(v) for k, v in self.factors.items()},
+        }
 
     def bands(self, slopes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Return the relative error of each metric of a prediction with these slopes, which nine of ten stay below."""
@@ -136,33 +147,48 @@ def posterior(lessons: Sequence[Lesson]) -> HostPosterior | None:
     if not lessons:
         return None
     precision = np.diag([1 / deviation**2 for deviation in LEARNED.values()])
-    mean, sharper, deviations = np.zeros(len(LEARNED)), precision, dict(UNEXPLAINED)
-    observed = [tuple(_observed(lesson)) for lesson in lessons]
+    mean, sharper, variances = np.zeros(len(LEARNED)), precision, np.array(list(UNEXPLAINED.values())) ** 2
+    places, counts, targets, rows = (np.array(each) for each in zip(*_observed(lessons), strict=True))
+    prior, trials = PRIOR_TRIALS * variances, PRIOR_TRIALS + np.bincount(places, minlength=len(UNEXPLAINED))
     for _ in range(_ITERATIONS):
-        sharper, right = precision.copy(), np.zeros(len(LEARNED))
-        squares: dict[str, list[float]] = {metric: [] for metric in UNEXPLAINED}
-        for trial in observed:
-            for metric, target, row in trial:
-                error = target - float(row @ mean)
-                squares[metric].append(min(abs(error), _LARGEST_ERROR) ** 2)
-                variance = deviations[metric] ** 2
-                weight = (_FREEDOM + 1) / (_FREEDOM + error**2 / variance) / (len(trial) * variance)
-                sharper += weight * np.outer(row, row)
-                right += weight * target * row
-        mean = np.linalg.solve(sharper, right)
-        deviations = {
-            metric: math.sqrt((PRIOR_TRIALS * prior**2 + sum(squares[metric])) / (PRIOR_TRIALS + len(squares[metric])))
-            for metric, prior in UNEXPLAINED.items()
-        }
-    return HostPosterior(lessons[-1].site, mean, np.linalg.inv(sharper), deviations, len(lessons))
+        errors = targets - rows @ mean
+        weights = (_FREEDOM + 1) / (_FREEDOM + errors**2 / variances[places]) / (counts * variances[places])
+        sharper = precision + (rows.T * weights) @ rows
+        mean = np.linalg.solve(sharper, rows.T @ (weights * targets))
+        squares = np.minimum(np.abs(errors), _LARGEST_ERROR) ** 2
+        variances = (prior + np.bincount(places, squares, len(UNEXPLAINED))) / trials
+    deviations = dict(zip(UNEXPLAINED, np.sqrt(variances).tolist(), strict=True))
+    return HostPosterior(tuple(lessons), mean, np.linalg.inv(sharper), deviations)
 
 
-def _observed(lesson: Lesson) -> Iterable[tuple[str, float, Vector]]:
-    """Yield each metric of a lesson with y + J x_i and J."""
-    point = _row(lesson.point)
-    for metric, error in lesson.errors.items():
-        row = _row(lesson.slopes[metric])
-        yield metric, error + float(row @ point), row
+def follow(known: HostPosterior | None, used: HostPosterior | None, lessons: Sequence[Lesson]) -> HostPosterior | None:
+    """Return what a study predicts with once its own trials have given lessons.
+
+    Args:
+        known: what earlier lessons tell.
+        used: what the study has predicted with so far.
+        lessons: of its own trials.
+
+    Returns:
+        The posterior of all lessons; `used` while that moves no prediction of the study's own trials by `LEAST_MOVE`.
+    """
+    found = posterior([*(() if known is None else known.lessons), *lessons])
+    if found is None:
+        return used
+    moved_by = found.mean if used is None else found.mean - used.mean
+    slopes = [(metric, of_metric) for lesson in lessons for metric, of_metric in lesson.slopes.items()]
+    moves = (abs(float(_row(of_metric) @ moved_by)) / found.deviations[metric] for metric, of_metric in slopes)
+    return found if max(moves, default=0.0) >= LEAST_MOVE else used
+
+
+def _observed(lessons: Sequence[Lesson]) -> Iterable[tuple[int, int, float, Vector]]:
+    """Yield, for each metric of each lesson: its place in `UNEXPLAINED`, the lesson's metrics, y + J x_i, and J."""
+    places = {metric: place for place, metric in enumerate(UNEXPLAINED)}
+    for lesson in lessons:
+        point = _row(lesson.point)
+        for metric, error in lesson.errors.items():
+            row = _row(lesson.slopes[metric])
+            yield places[metric], len(lesson.errors), error + float(row @ point), row
 
 
 def _row(values: Mapping[str, float]) -> Vector:
@@ -171,7 +197,7 @@ def _row(values: Mapping[str, float]) -> Vector:
 
 def linearised(
     platform: Platform, predict: Callable[[Platform], Metrics | None], point: Mapping[str, float], *, experts: bool
-) -> tuple[Metrics, dict[str, dict[str, float]]] | None:
+) -> Linearised | None:
     """Return a prediction at parameters and its slopes by metric; None if nothing would be completed there.
 
     Args:

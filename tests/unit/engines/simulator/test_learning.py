@@ -9,7 +9,7 @@ import pytest
 
 from records.lessons import Lesson, Site
 from search_spaces import hardware_named
-from tuner.engines.simulator.learning import LEARNED, Metrics, lesson_of, linearised, moved, posterior
+from tuner.engines.simulator.learning import LEARNED, Metrics, follow, lesson_of, linearised, moved, posterior
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 
@@ -76,6 +76,29 @@ def test_the_spread_for_the_sampler_is_bounded(error: float, expected: float) ->
     found = posterior([lesson(error, 0.0)] * 2000)
     assert found is not None
     assert found.spread == pytest.approx(expected, abs=0.02)
+
+
+def test_a_study_predicts_anew_once_a_prediction_moves_by_half_of_the_remaining_deviation() -> None:
+    """One small error e has σ² = 5 × 0.0144 / 6 = 0.012, q = 5 / 4 / σ² = 104.17 and x = e q / (q + 0.4⁻²) = 0.943 e.
+
+    With the slope 1, the prediction moves by x: 0.047 for e = 0.05, 0.057 for e = 0.06, and σ / 2 = 0.0548.
+    """
+    assert follow(None, None, [lesson(0.05, 1.0)]) is None
+    used = follow(None, None, [lesson(0.06, 1.0)])
+    assert used is not None
+    assert used.point["host_speed"] == pytest.approx(0.943 * 0.06, rel=0.001)
+    assert follow(None, used, [lesson(0.06, 1.0)] * 2) is used
+    assert follow(None, used, []) is used
+
+
+def test_lessons_of_a_study_are_added_to_earlier_ones() -> None:
+    known = posterior([lesson(0.0, 1.0)] * 2)
+    found = follow(known, known, [lesson(0.6, 1.0)] * 3)
+    assert found is not None
+    assert found.trials == 5
+    everything = posterior([*[lesson(0.0, 1.0)] * 2, *[lesson(0.6, 1.0)] * 3])
+    assert everything is not None
+    np.testing.assert_array_equal(found.mean, everything.mean)
 
 
 def step(platform: Platform, kernels: float) -> Metrics:

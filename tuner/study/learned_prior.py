@@ -1,0 +1,48 @@
+"""The predictions of a study while it learns of its hosts.
+
+The surrogate models measured minus predicted. When the predictions change, every residual has to change with them, so
+the sampler then begins anew, as in a process that resumes the study: with the first predictions and those of measured
+configurations (docs/design/sampler.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.learning import HostPosterior
+from tuner.sampler.prior import Prior
+from tuner.study.simulator_prior import simulator_prior
+from tuner.study.specification.spec import StudySpec
+
+Learned = Callable[[], HostPosterior | None]
+"""Returns what is known of a study's hosts by now: the same object until that changes."""
+
+
+class LearnedPrior:
+    """The simulator prior of a study, as its hosts are known by now.
+
+    Attributes:
+        prior: the predictions; None as in `simulator_prior`.
+        spread: see `ResidualSampler`.
+    """
+
+    def __init__(self, spec: StudySpec, engine: EngineInfo, learned: Learned | None = None) -> None:
+        """Begin with what is known; without `learned`, that is `spec.learned` throughout."""
+        self._spec, self._engine = spec, engine
+        self._learned = learned or (lambda: spec.learned)
+        self._use(self._learned())
+
+    def update(self) -> bool:
+        """Return whether the predictions have changed."""
+        known = self._learned()
+        if known is self._known:
+            return False
+        self._use(known)
+        return True
+
+    def _use(self, known: HostPosterior | None) -> None:
+        self._known = known
+        self.prior: Prior | None = simulator_prior(replace(self._spec, learned=known), self._engine)
+        self.spread = 1.0 if known is None else known.spread
