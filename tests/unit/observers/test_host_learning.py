@@ -32,7 +32,7 @@ from tuner.engines.simulator.learning import moved
 from tuner.executors.base import InlineExecutor
 from tuner.observers.host_learning import HostLearner, is_teachable, learned_host, learned_in, this_host
 from tuner.results import text
-from tuner.settings.study import StudySettings
+from tuner.settings.study import TPE, StudySettings
 from tuner.specs import TrialSpec
 from tuner.study.run import open_study, run_study
 from tuner.study.simulator_prior import server_with, simulator_of, simulator_prior
@@ -240,8 +240,8 @@ class SlowMachine(StubEngine):
         return {**metrics, "success_rate": 1.0}
 
 
-def recipes_of_a_run(store: Store, folder: Path, learns: bool, most: int = 10) -> list[str | None]:
-    """Run a study on the slow machine until `most` trials have ended; return the labels of its trials, in order."""
+def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list[str | None]:
+    """Run or resume a study on the slow machine until `most` trials have ended; return their labels, in order."""
     settings = StudySettings(
         study="s",
         model="Qwen/Qwen2.5-1.5B-Instruct",
@@ -252,6 +252,7 @@ def recipes_of_a_run(store: Store, folder: Path, learns: bool, most: int = 10) -
         temperature=0.0,
         objective=("output_throughput",),
         confirm_rounds=0,
+        sampler=TPE,  # whose suggestions need no predictions
     )
     built = build_spec(plan_study(settings, simulated=True, card="h200"), H200_INFO, H200, folder / "artifacts")
     study = replace(built, recipes=(FP8, BIGGER))
@@ -280,4 +281,9 @@ def recipes_of_a_run(store: Store, folder: Path, learns: bool, most: int = 10) -
 def test_the_second_trial_of_a_study_uses_the_lesson_of_its_first(
     store: Store, tmp_path: Path, learns: bool, second: str
 ) -> None:
-    assert recipes_of_a_run(store, tmp_path, learns, most=2) == ["defaults", second]
+    assert labels_of_a_run(store, tmp_path, learns, most=2) == ["defaults", second]
+
+
+def test_a_resumed_study_goes_on_with_the_recipes_of_an_uninterrupted_one(store: Store, tmp_path: Path) -> None:
+    labels_of_a_run(store, tmp_path, learns=True, most=1)
+    assert labels_of_a_run(store, tmp_path, learns=True, most=3)[1:] == ["recipe: bigger", "recipe: bigger + fp8"]
