@@ -42,8 +42,10 @@ from pydantic import (
 )
 
 from tuner.errors import UserError
-from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, Unit, read_model, read_times
+from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, read_model
 from tuner.workloads.request_class import ClassSlo, RequestClass, TextFile, read_class_slo
+from tuner.workloads.traces.formats import read_times
+from tuner.workloads.traces.recording import Unit
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -119,7 +121,7 @@ class Ramp(Strict):
 class TraceArrivals(Strict):
     """Times from a file; the first becomes 0, and `speed` 2 halves all gaps.
 
-    The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.reading`).
+    The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.traces`).
     `unit` is that of its times, where the file does not tell or tells it wrongly.
     """
 

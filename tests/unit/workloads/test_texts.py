@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.reading import RecordedRequest, Unit, UserText, UserTexts, read_recording, read_texts, read_times
+from tuner.workloads.reading import UserText, UserTexts, read_texts
 from tuner.workloads.schedule import file_notes, make_schedule
+from tuner.workloads.traces.formats import read_recording, read_times
+from tuner.workloads.traces.recording import RecordedRequest, Unit
 from tuner.workloads.traffic import Closed, Traffic, load_traffic
 
 SHARED = '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello to you"}]}'
