@@ -7,7 +7,7 @@ tree, as for a suffix array (Abouelhoda, Kurtz and Ohlebusch, Journal of Discret
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -107,3 +107,37 @@ def _hits(path: Sequence[Segment], seen: dict[int, int]) -> int:
         whole = whole and known >= each.tokens
         seen[each.number] = max(known, each.tokens)
     return hits
+
+
+@dataclass(frozen=True)
+class CachedRequest:
+    """A request as a cache sees it: its prompt's blocks and tokens, and the tokens of its answer."""
+
+    blocks: Blocks
+    prompt: int
+    answer: int
+
+
+def cache_hits(requests: Sequence[CachedRequest], block_tokens: int, cache_tokens: int) -> list[int]:
+    """Return how many tokens of each prompt a cache of so many tokens has, if it evicts what was used least recently.
+
+    Each request's blocks are in the cache as soon as it arrives. Its answer and the rest of its prompt take space, too.
+    """
+    cache: OrderedDict[tuple[int, int], int] = OrderedDict()  # tokens of each block, the least recently used one first
+    names: dict[tuple[int, int], int] = {}
+    used, found = 0, []
+    for place, each in enumerate(requests):
+        path, name = [], -1
+        for block in each.blocks:
+            name = names.setdefault((name, block), len(names))
+            path.append((name, 0))
+        known = next((index for index, key in enumerate(path) if key not in cache), len(path))
+        found.append(min(known * block_tokens, each.prompt))
+        rest = max(0, each.prompt - len(path) * block_tokens) + each.answer
+        sizes = {(-1, place): rest} | dict.fromkeys(reversed(path), block_tokens)
+        for key, tokens in sizes.items():
+            used += tokens - cache.pop(key, 0)
+            cache[key] = tokens
+        while used > cache_tokens and cache:
+            used -= cache.popitem(last=False)[1]
+    return found

@@ -48,7 +48,7 @@ def read_as(file: Path, name: str | None, options: ReadOptions) -> Recording:
     """
     known = trace_formats()
     if name is not None and name not in known:
-        raise SettingError("form", name, f"the formats are {', '.join(known)}", "choose one")
+        raise SettingError("format", name, f"the formats are {', '.join(known)}", "choose one")
     source = open_source(file, options)
     chosen = known[name] if name is not None else next(each for each in known.values() if each.recognizes(source))
     return chosen.read(source)

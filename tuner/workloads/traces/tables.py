@@ -191,6 +191,9 @@ def read_table(source: TraceSource, table: Table) -> Recording:
     Raises:
         UserError: with file and line, if a column is missing, a row has no time and two lengths, or nothing is left.
     """
+    if not _recognizer(table)(source):
+        rule = f"its columns are not those of {table.title} ({_listed(source.names)})"
+        raise UserError(f"{source.file}:1: {rule}; choose another format")
     recorder, columns, dates = Recorder(source.file, table.title), find_columns(source), set[bool]()
     session_of = _sessions(table, columns.get("session"))
     for place, row in source.rows:
