@@ -193,3 +193,17 @@ def test_a_cut_of_other_traffic_is_refused(tmp_path: Path, text: str | None, par
 def test_an_unknown_command_of_the_group_is_one_line(tmp_path: Path) -> None:
     printed = run_here(tmp_path, "traffic", "imprt")
     assert (printed.code, printed.err) == (2, "tuner: no such command 'imprt'; did you mean 'import'?\n")
+
+
+def test_the_capacity_of_an_imported_trace_is_searched(tmp_path: Path) -> None:
+    whole = sessions(20, 4, 5.0)
+    (tmp_path / "day.requests.jsonl").write_text(requests_text(whole.requests, whole.times_s or (), 100))
+    (tmp_path / "day.yaml").write_text(
+        "arrivals: {process: trace, file: day.requests.jsonl}\n"
+        "classes: {recorded: {trace: {file: day.requests.jsonl}}}\nslo: {recorded: {p95_ttft_ms: 500}}\n"
+    )
+    printed = run_here(
+        tmp_path, "capacity", "--engine", "simulated", "--gpu", "h100", "--workload", "day.yaml", "--json"
+    )
+    assert printed.code == 0, printed.err
+    assert json.loads(printed.out)["capacity"] > 80 / 1000

@@ -36,7 +36,7 @@ from pydantic import (
 from records.metrics import PERCENTILES
 from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_texts
 from tuner.workloads.results import RequestSlo
-from tuner.workloads.traces.formats import read_recording
+from tuner.workloads.traces.formats import longest_shared, read_recording
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
@@ -264,6 +264,11 @@ class RequestClass(Strict):
             )
         own = 0 if self.input is None else self.input.longest()
         return prefix + own + self.longest_output()
+
+    def longest_prefix(self) -> int:
+        """Return the tokens of the longest beginning that prompts of the class share."""
+        documents = self.prefix.tokens if self.prefix else 0
+        return documents + (0 if self.trace is None else longest_shared(self.trace.file))
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""

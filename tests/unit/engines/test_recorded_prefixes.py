@@ -15,6 +15,8 @@ from tuner.engines.server.traffic import PromptTools, TrafficFiles, plan_request
 from tuner.engines.simulator.client import workload_client
 from tuner.loadgen.plan import PlannedRequest
 from tuner.processes.records import ProcessRecords
+from tuner.scoring.goals import Goals
+from tuner.study.specification.resolve_workload import facts_of_load
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Closed, Traffic, load_traffic
 
@@ -80,6 +82,10 @@ def test_the_second_round_of_a_recording_shares_nothing_with_the_first(traffic: 
     numbers = [{part.number for each in part_of for part in each.segments} for part_of in (first, second)]
     assert not numbers[0] & numbers[1]
     assert [sum(part.tokens for part in each.segments) for each in first] == [1099, 1024, 511, 1099]
+
+
+def test_a_study_knows_that_the_prompts_share_a_prefix(traffic: Traffic) -> None:
+    assert facts_of_load(traffic, Goals((), (), scored=()))["prefix_len"] == 1100
 
 
 @pytest.mark.parametrize("gap_s", [1.0, 30.0])

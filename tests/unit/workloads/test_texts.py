@@ -397,3 +397,15 @@ def test_a_class_without_a_trace_is_stored_as_before(tmp_path: Path) -> None:
     assert "trace" not in made.model_dump()["classes"]["all"]
     again = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
     assert Traffic.model_validate_json(again.model_dump_json()) == again
+
+
+def test_a_trace_at_another_rate_is_sent_faster(tmp_path: Path) -> None:
+    made = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
+    assert made.rate is None
+    assert made.mean_rate == pytest.approx(2 / 87.75)  # three requests in 175.5 s, twice as fast
+    faster = made.at_rate(4 / 87.75)
+    assert faster.mean_rate == pytest.approx(4 / 87.75)
+    assert [each.at_s for each in make_schedule(faster, 1)] == pytest.approx([0.0, 10.0, 43.875])
+    assert made.at_rate_for_same_duration(20 / 87.75).requests == 30
+    whole = made.model_copy(update={"requests": None, "duration_s": 50.0})
+    assert whole.mean_rate == pytest.approx(1 / 20)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from records.plugins import plugins, unusable
 from tuner.errors import SettingError
+from tuner.workloads.prefixes import shared_segments
 from tuner.workloads.reading import read_lines
 from tuner.workloads.traces.conversations import CONVERSATIONS
 from tuner.workloads.traces.dynamo import DYNAMO
@@ -62,6 +63,17 @@ def read_recording(file: Path) -> Recording:
         UserError: with file and line, if the file cannot be read, has another form, or has no request.
     """
     return read_as(file, None, ReadOptions())
+
+
+@cache
+def longest_shared(file: Path) -> int:
+    """Return the tokens of the longest beginning that two prompts of a recording share."""
+    recording = read_recording(file)
+    if recording.block_tokens is None:
+        return 0
+    lengths = [each.input_tokens for each in recording.requests]
+    paths = shared_segments([each.blocks for each in recording.requests], lengths, recording.block_tokens)
+    return max(sum(each.tokens for each in path) for path in paths)
 
 
 def read_times(file: Path, unit: Unit | None) -> list[float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from tuner.errors import UserError
@@ -124,16 +125,16 @@ def _documents(source: TraceSource) -> Iterator[tuple[str, Any]]:
 
 def _protobuf(source: TraceSource) -> Iterator[tuple[str, Any]]:
     try:
-        from google.protobuf.json_format import MessageToDict
-        from google.protobuf.message import DecodeError
-        from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+        trace = import_module("opentelemetry.proto.trace.v1.trace_pb2")
+        json_format = import_module("google.protobuf.json_format")
+        message = import_module("google.protobuf.message")
     except ImportError:
         rule = "protobuf needs the package `opentelemetry-proto`, which is not installed"
         raise UserError(f"{source.file}: {rule}; `pip install opentelemetry-proto`, or give OTLP JSON") from None
     for place, part in enumerate(_messages(source.content), 1):
         try:
-            yield f"{source.file}: message {place}", MessageToDict(TracesData.FromString(part))
-        except DecodeError:
+            yield f"{source.file}: message {place}", json_format.MessageToDict(trace.TracesData.FromString(part))
+        except message.DecodeError:
             raise UserError(f"{source.file}: not OTLP: message {place} is no TracesData; give {FORMS}") from None
 
 

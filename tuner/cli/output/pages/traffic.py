@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from tuner.cli.output.parts import new_table, show
@@ -34,7 +35,7 @@ def _print(written: WrittenTraffic, *, as_json: bool) -> None:
         files = {"traffic": str(written.traffic), "requests": str(written.requests)}
         print(json.dumps({**asdict(written), **files}, indent=1))
         return
-    parts = [*_lines(written), _lengths(written.summary)]
+    parts: list[RenderableType] = [*_lines(written), _lengths(written.summary)]
     if written.distances is not None:
         parts += ["", *_distances(written.distances, written.whole)]
     parts += ["", f"written: {written.traffic}, {written.requests}"]
