@@ -9,8 +9,8 @@ sooner, but none of it is lost. The nearest one is taken. Kolmogorov–Smirnov d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
@@ -23,6 +23,12 @@ from tuner.workloads.traces.summary import Timeline
 TRIED = 200
 """Windows, and samples, of which the nearest one is taken."""
 
+BURST_GAPS = 20
+"""Mean gaps over which requests are counted to find bursts."""
+
+LOAD_WEIGHT = 5.0
+"""How often distances count that change the load: of rate, mean lengths and hit rate."""
+
 FAMILY_SHARE = 0.1
 """The largest family, as a share of the cut: a larger one would make it of one piece."""
 
@@ -34,6 +40,7 @@ class Distances:
     Attributes:
         rate: difference of the rates, relative to that of the whole.
         gaps: Kolmogorov–Smirnov distance of the gaps between requests.
+        bursts: the same of the number of requests that came before each one within `BURST_GAPS` mean gaps.
         input, output: Kolmogorov–Smirnov distances of the lengths of prompts and answers.
         input_mean, output_mean: differences of their means, relative to those of the whole.
         hit_rate: difference of the shares of prompt tokens that a cache has.
@@ -41,11 +48,23 @@ class Distances:
 
     rate: float | None
     gaps: float | None
+    bursts: float | None
     input: float
     output: float
     input_mean: float
     output_mean: float
     hit_rate: float | None
+
+    @property
+    def score(self) -> float:
+        """The sum of the distances; those that change the load count `LOAD_WEIGHT` times."""
+        load = (self.rate, self.input_mean, self.output_mean, self.hit_rate)
+        shape = (self.gaps, self.bursts, self.input, self.output)
+        return LOAD_WEIGHT * _total(load) + _total(shape)
+
+
+def _total(found: Iterable[float | None]) -> float:
+    return sum(abs(each) for each in found if each is not None)
 
 
 def distances(whole: Timeline, part: Timeline, cache_tokens: int | None) -> Distances:
@@ -67,15 +86,20 @@ class Comparison:
         hits = None if self._hit_rate is None or rate is None else rate - self._hit_rate
         return Distances(*_time_distances(self.whole, part), *_request_distances(self.whole, part), hits)
 
-    def score(self, part: Timeline) -> float:
-        """Return the sum of the distances."""
-        return float(sum(abs(each) for each in astuple(self.distances(part)) if each is not None))
+
+def _time_distances(whole: Timeline, part: Timeline) -> tuple[float | None, float | None, float | None]:
+    if whole.rate is None or part.rate is None:
+        return None, None, None
+    burst_s = BURST_GAPS / whole.rate
+    bursts = _ks(_before(whole, burst_s), _before(part, burst_s))
+    return part.rate / whole.rate - 1, _ks(whole.gaps_s, part.gaps_s), bursts
 
 
-def _time_distances(whole: Timeline, part: Timeline) -> tuple[float | None, float | None]:
-    rates = whole.rate, part.rate
-    rate = None if rates[0] is None or rates[1] is None else rates[1] / rates[0] - 1
-    return rate, _ks(whole.gaps_s, part.gaps_s) if whole.gaps_s and part.gaps_s else None
+def _before(timeline: Timeline, span_s: float) -> list[int]:
+    """Return how many requests came within `span_s` before each one."""
+    times = np.array(timeline.times_s)
+    counts: list[int] = (np.arange(len(times)) - np.searchsorted(times, times - span_s)).tolist()
+    return counts
 
 
 def _request_distances(whole: Timeline, part: Timeline) -> tuple[float, float, float, float]:
@@ -109,7 +133,7 @@ def cut(whole: Timeline, count: int, seed: int, cache_tokens: int | None) -> Tim
     times = min(windows, key=lambda each: _time_score(whole, each)).times_s
     random, families = np.random.default_rng(seed), _families(whole, count)
     samples = [_sample(whole, families, count, times, random) for _ in range(TRIED)]
-    return min([*windows, *samples], key=compared.score)
+    return min([*windows, *samples], key=lambda each: compared.distances(each).score)
 
 
 def _windows(whole: Timeline, count: int) -> Iterator[Timeline]:
@@ -122,7 +146,8 @@ def _windows(whole: Timeline, count: int) -> Iterator[Timeline]:
 
 
 def _time_score(whole: Timeline, part: Timeline) -> float:
-    return sum(abs(each) for each in _time_distances(whole, part) if each is not None)
+    rate, *shape = _time_distances(whole, part)
+    return LOAD_WEIGHT * abs(rate or 0.0) + _total(shape)
 
 
 def _families(whole: Timeline, count: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tuner.workloads.traces.cut import cut, distances
+from tuner.workloads.traces.cut import Distances, cut, distances
 from tuner.workloads.traces.recording import RecordedRequest
 from tuner.workloads.traces.summary import Lengths, Sessions, Timeline, summary_of
 
@@ -54,7 +54,7 @@ def test_requests_at_one_time_have_no_rate() -> None:
 def test_the_whole_is_at_no_distance_from_itself() -> None:
     whole = sessions(40, 5, 30.0)
     found = distances(whole, whole, None)
-    assert found == type(found)(0, 0, 0, 0, 0, 0, 0)
+    assert found == Distances(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_distances_are_worked_out() -> None:
@@ -63,6 +63,7 @@ def test_distances_are_worked_out() -> None:
     found = distances(whole, part, None)
     assert found.rate == pytest.approx(0.5 / 0.75 - 1)
     assert found.gaps == pytest.approx(2 / 3)  # gaps 1, 1 and 2 against 2
+    assert found.bursts == 0.5  # 0, 1, 2 and 3 requests before each one against 0 and 1
     assert (found.input, found.output) == (0.5, 1.0)
     assert found.input_mean == pytest.approx(-0.4)
     assert found.output_mean == 0.5

@@ -90,5 +90,5 @@ def _distances(found: Distances, whole: int | None) -> Iterator[str]:
     if found.hit_rate is not None:
         yield f"  hit rate of the cache {100 * found.hit_rate:+.1f} points"
     yield f"  mean tokens: prompts {found.input_mean:+.1%}, answers {found.output_mean:+.1%}"
-    gaps = "" if found.gaps is None else f"gaps {found.gaps:.3f}, "
+    gaps = "" if found.gaps is None else f"gaps {found.gaps:.3f}, bursts {found.bursts:.3f}, "
     yield f"  Kolmogorov-Smirnov: {gaps}prompts {found.input:.3f}, answers {found.output:.3f}"
