@@ -256,6 +256,7 @@ def own_options() -> set[str]:
     """Return the long options of the command line, without those that `vllm` has too."""
     group = typer.main.get_command(app)
     commands = [group, *getattr(group, "commands", {}).values()]
+    commands += [command for each in commands[1:] for command in getattr(each, "commands", {}).values()]
     parameters = [parameter for command in commands for parameter in command.params]
     options = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
     return {name for name in options if name.startswith("--")} - flag_names() - {"--model", "--version"}

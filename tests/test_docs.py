@@ -34,6 +34,8 @@ def parse(words: list[str]) -> None:
     if words[0].startswith("-"):
         return
     command = GROUP.commands[words[0]]  # type: ignore[attr-defined]
+    if hasattr(command, "commands"):
+        command, words = command.commands[words[1]], words[1:]
     command.make_context(words[0], words[1:])
 
 
@@ -114,6 +116,8 @@ def test_commands_in_the_text_exist() -> None:
         for text in _INLINE.findall(page.read_text(encoding="utf-8")):
             name, *rest = text.split()[1:]
             command = GROUP.commands.get(name)  # type: ignore[attr-defined]
+            if rest and hasattr(command, "commands"):
+                command = command.commands.get(rest[0])
             options = {option for parameter in command.params for option in parameter.opts} if command else set()
             wrong += [f"{page.name}: {text}" for word in rest if word.startswith("-") and word not in {*options, "--"}]
             wrong += [] if command or name in ("…", "--debug", "--help", "--version") else [f"{page.name}: {text}"]

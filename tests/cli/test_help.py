@@ -19,7 +19,11 @@ from tuner.workloads.presets import load_preset, preset_names
 
 ROOT = Path(__file__).parents[2]
 GROUP: Any = typer.main.get_command(app)
-COMMANDS: dict[str, Any] = GROUP.commands
+GROUPS = [name for name, each in GROUP.commands.items() if hasattr(each, "commands")]
+COMMANDS: dict[str, Any] = {
+    **{name: each for name, each in GROUP.commands.items() if name not in GROUPS},
+    **{f"{name} {inner}": each for name in GROUPS for inner, each in GROUP.commands[name].commands.items()},
+}
 MANY = 12
 """Options from which the help has panels."""
 
@@ -30,7 +34,7 @@ ONE_OF_THREE = {"--preset", "--workload", "--study"}
 
 @functools.cache
 def help_of(command: str) -> str:
-    return run_here(ROOT, command, "--help-all" if "--help-all" in names(command) else "--help").out
+    return run_here(ROOT, *command.split(), "--help-all" if "--help-all" in names(command) else "--help").out
 
 
 def names(command: str) -> set[str]:
@@ -59,7 +63,7 @@ def all_entries(text: str) -> dict[str, str]:
     return {name: entry for section in sections(text).values() for name, entry in entries(section).items()}
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *GROUPS, *COMMANDS])
 def test_help_fits_80_columns(tmp_path: Path, command: str) -> None:
     out = run_here(tmp_path, *command.split(), "--help").out
     assert [line for line in out.splitlines() if len(line) > 80] == []
@@ -69,7 +73,7 @@ def test_the_list_of_commands_has_whole_sentences(tmp_path: Path) -> None:
     assert "..." not in run_here(tmp_path, "--help").out.replace("[ARGS]...", "")
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *GROUPS, *COMMANDS])
 def test_help_is_one_screen_of_100_columns(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     lines = run_here(tmp_path, *command.split(), "--help").out.splitlines()
@@ -83,7 +87,7 @@ def test_the_help_shows_the_ten_commands_of_a_first_week_and_names_the_rest(tmp_
     assert re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE) == first
     assert "--help-all  Show every command" in shown
     every = re.findall(r"^  ([a-z]+)  ", run_here(tmp_path, "--help-all").out, re.MULTILINE)
-    assert sorted(every) == sorted(COMMANDS)
+    assert sorted(every) == sorted(GROUP.commands)
 
 
 def test_the_help_of_optimize_shows_the_options_of_a_first_study_and_names_the_rest(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_the_help_of_optimize_shows_the_options_of_a_first_study_and_names_the_r
 def test_every_name_of_a_first_week_exists() -> None:
     for command, first in FIRST_WEEK.items():
         own = {parameter.name for parameter in (COMMANDS.get(command) or GROUP).params}
-        assert first - own - (set() if command in COMMANDS else {*COMMANDS}) == set(), command
+        assert first - own - (set() if command in COMMANDS else {*GROUP.commands}) == set(), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -37,10 +37,11 @@ from tuner.export.serve_script import without_trial_settings
 from tuner.http import JSON, get_local
 from tuner.scoring.goals import parse_objective, parse_slo
 from tuner.workloads.presets import load_preset
-from tuner.workloads.reading import read_recording, read_texts, read_times
+from tuner.workloads.reading import read_texts
 from tuner.workloads.request_class import read_lengths
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop
+from tuner.workloads.traces.formats import read_recording, read_times
 from tuner.workloads.traffic import load_traffic
 
 few = settings(

@@ -12,7 +12,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands import files, results, run, service, setup, studies
+from tuner.cli.commands import files, results, run, service, setup, studies, traffic
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
@@ -48,6 +48,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
 
 _add("Run", run.optimize, run.simulate, run.capacity, run.quality, passes_flags=True)
 _add("Run", run.load, run.verify, run.drift)
+app.add_typer(traffic.group, rich_help_panel="Run")
 _add(
     "Results",
     studies.studies,
@@ -95,7 +96,8 @@ def main() -> None:
             traceback.print_exc()
         from tuner.cli.usage import explain  # it knows the simulator's flags and the errors of all libraries
 
-        code = explain(error, sys.argv[1:], [str(each.name) for each in app.registered_commands])
+        commands = [*(each.name for each in app.registered_commands), *(each.name for each in app.registered_groups)]
+        code = explain(error, sys.argv[1:], [str(name) for name in commands])
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     sys.stdout.flush()

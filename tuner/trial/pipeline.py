@@ -133,8 +133,9 @@ class _Attempt:
         A repeat has the metrics measured at the capacity or, if the SLOs held at no rate, at the lowest rate tried.
         """
         assert isinstance(workload, Traffic)
-        assert workload.rate is not None  # checked by `find_goals`
-        indices, first = itertools.count(), workload.rate
+        first = workload.mean_rate
+        assert first is not None  # checked by `find_goals`
+        indices = itertools.count()
         points: list[RatePoint] = []
 
         def measure(rate: float) -> RatePoint:

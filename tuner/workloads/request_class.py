@@ -34,8 +34,9 @@ from pydantic import (
 )
 
 from records.metrics import PERCENTILES
-from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_recording, read_texts
+from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_texts
 from tuner.workloads.results import RequestSlo
+from tuner.workloads.traces.formats import longest_shared, read_recording
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
@@ -163,9 +164,9 @@ class Prefix(Strict):
 
 
 class TraceFile(Strict):
-    """A recorded trace, whose requests give both lengths in the order of their arrival; then the first comes again.
+    """A recorded trace, whose requests give lengths and shared blocks in their order; then the first comes again.
 
-    See `tuner.workloads.reading`.
+    See `tuner.workloads.traces`. Blocks of the second round are not those of the first, which a cache would have.
     """
 
     file: Path
@@ -263,6 +264,11 @@ class RequestClass(Strict):
             )
         own = 0 if self.input is None else self.input.longest()
         return prefix + own + self.longest_output()
+
+    def longest_prefix(self) -> int:
+        """Return the tokens of the longest beginning that prompts of the class share."""
+        documents = self.prefix.tokens if self.prefix else 0
+        return documents + (0 if self.trace is None else longest_shared(self.trace.file))
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""

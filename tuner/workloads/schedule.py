@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice, takewhile
+from itertools import islice, takewhile
+from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
 from tuner.errors import UserError
-from tuner.workloads.reading import MAX_REQUESTS, read_recording, read_texts
+from tuner.workloads.prefixes import Segment, shared_segments
+from tuner.workloads.reading import MAX_REQUESTS, read_texts
 from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.spec import Suite, Workload
+from tuner.workloads.traces.formats import read_recording
 from tuner.workloads.traffic import Closed, TraceArrivals, Traffic
 
 
@@ -29,13 +32,14 @@ class OfferedRequest:
         index: the request's number.
         at_s: when it is due, in seconds from the start; None in a closed loop.
         name: its class.
-        input_tokens: tokens of its own part of the prompt, without system prompt and document; None for a prompt from a
-            file.
+        input_tokens: tokens of its own part of the prompt, without system prompt, document and segments; None for a
+            prompt from a file.
         output_tokens: tokens of the answer; None for the length of the recorded answer.
         document: number of the document that the prompt begins with; None without one.
         text_seed: seed of a generated prompt's text.
         text: number of the prompt in the class's file; None for a generated prompt.
         adapter: name of the LoRA adapter; None for the model itself.
+        segments: parts of the prompt before its own part that other requests of its class have, too.
     """
 
     index: int
@@ -47,6 +51,7 @@ class OfferedRequest:
     text_seed: int
     text: int | None = None
     adapter: str | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> list[OfferedRequest]:
@@ -70,14 +75,20 @@ def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> 
     names = list(traffic.classes)
     weights = np.array([traffic.classes[name].weight for name in names], dtype=float)
     chosen = choice.choice(len(names), size=len(times), p=weights / weights.sum())
-    drawn = [_drawn(traffic.classes[name], len(times), lengths, documents, texts) for name in names]
+    counts = np.bincount(chosen, minlength=len(names)).tolist()
+    drawn = [
+        _drawn(traffic.classes[name], len(times), count, lengths, documents, texts)
+        for name, count in zip(names, counts, strict=True)
+    ]
     seeds = texts.integers(0, 2**31, len(times)).tolist()
     offered = []
     for index, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
-        inputs, outputs, document, text = next(drawn[k])
+        inputs, outputs, document, text, segments = next(drawn[k])
         served = traffic.classes[names[k]].adapters
         adapter = served[int(adapters.integers(len(served)))] if served else None
-        offered.append(OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text, adapter))
+        offered.append(
+            OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text, adapter, segments)
+        )
     return offered
 
 
@@ -107,18 +118,21 @@ def due_times(traffic: Traffic, random: Generator | None = None) -> list[float] 
 
 
 def _drawn(
-    request_class: RequestClass, count: int, lengths: Generator, documents: Generator, texts: Generator
-) -> Iterator[tuple[int | None, int | None, int | None, int | None]]:
-    """Return input tokens, output tokens, document and text of `count` requests of a class."""
+    request_class: RequestClass, count: int, used: int, lengths: Generator, documents: Generator, texts: Generator
+) -> Iterator[tuple[int | None, int | None, int | None, int | None, tuple[Segment, ...]]]:
+    """Return input tokens, output tokens, document, text and segments of `count` requests of a class.
+
+    The first `used` ones are sent: all classes draw as many, so that no class moves another one's requests.
+    """
     inputs: Sequence[int | None] = (
         [None] * count if request_class.input is None else request_class.input.draw(lengths, count)
     )
     outputs: Sequence[int | None] = (
         [None] * count if request_class.output is None else request_class.output.draw(lengths, count)
     )
+    segments: Sequence[tuple[Segment, ...]] = [()] * count
     if request_class.trace is not None:
-        recorded = list(islice(cycle(read_recording(request_class.trace.file).requests), count))
-        inputs, outputs = [each.input_tokens for each in recorded], [each.output_tokens for each in recorded]
+        inputs, outputs, segments = _recorded(request_class.trace.file, used)
     picked: list[int | None] = [None] * count
     if request_class.prefix is not None:
         picked = documents.choice(
@@ -127,7 +141,28 @@ def _drawn(
     chosen: list[int | None] = [None] * count
     if isinstance(request_class.text, TextFile):
         chosen = _in_shuffled_rounds(len(read_texts(request_class.text.file).texts), count, texts)
-    return zip(inputs, outputs, picked, chosen, strict=True)
+    return zip(inputs, outputs, picked, chosen, segments, strict=False)
+
+
+def _recorded(file: Path, count: int) -> tuple[list[int], list[int], list[tuple[Segment, ...]]]:
+    """Return own tokens, output tokens and segments of `count` requests of a recording, which begins again at its end.
+
+    Each round has segments of its own. The last token of a prompt is its own, because an engine computes it always.
+    """
+    recording = read_recording(file)
+    inputs, outputs, segments = list[int](), list[int](), list[tuple[Segment, ...]]()
+    while len(inputs) < count:
+        requests = recording.requests[: count - len(inputs)]
+        paths: list[tuple[Segment, ...]] = [()] * len(requests)
+        if recording.block_tokens is not None:
+            first = max((each.number + 1 for path in segments for each in path), default=0)
+            most = [each.input_tokens - 1 for each in requests]
+            paths = shared_segments([each.blocks for each in requests], most, recording.block_tokens, first)
+        shared = [sum(each.tokens for each in path) for path in paths]
+        inputs += [each.input_tokens - tokens for each, tokens in zip(requests, shared, strict=True)]
+        outputs += [each.output_tokens for each in requests]
+        segments += paths
+    return inputs, outputs, segments
 
 
 def _in_shuffled_rounds(texts: int, count: int, random: Generator) -> list[int | None]:
@@ -151,8 +186,10 @@ def _notes(traffic: Traffic) -> Iterator[str]:
         yield f"trace {traffic.arrivals.file.name}: {len(times)} requests in {span:.4g} s{rate}{faster}"
     for each in traffic.sent_classes.values():
         if each.trace is not None:
-            recording = read_recording(each.trace.file)
-            yield from _left_out(recording.left_out, each.trace.file.name, "a prompt's or an answer's tokens")
+            recording, name = read_recording(each.trace.file), each.trace.file.name
+            for lacking, count in recording.left_out.items():
+                yield from _left_out(count, name, lacking)
+            yield from (f"{name}: {remark}" for remark in recording.remarks)
         if isinstance(each.text, TextFile):
             yield from _left_out(read_texts(each.text.file).left_out, each.text.file.name, "text of a human")
 

@@ -29,9 +29,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from numpy.random import Generator
 from pydantic import (
     Field,
@@ -42,8 +44,10 @@ from pydantic import (
 )
 
 from tuner.errors import UserError
-from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, Unit, read_model, read_times
+from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, read_model
 from tuner.workloads.request_class import ClassSlo, RequestClass, TextFile, read_class_slo
+from tuner.workloads.traces.formats import read_times
+from tuner.workloads.traces.recording import Unit
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -119,7 +123,7 @@ class Ramp(Strict):
 class TraceArrivals(Strict):
     """Times from a file; the first becomes 0, and `speed` 2 halves all gaps.
 
-    The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.reading`).
+    The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.traces`).
     `unit` is that of its times, where the file does not tell or tells it wrongly.
     """
 
@@ -305,8 +309,28 @@ class Traffic(Strict):
         arrivals = self.arrivals
         return arrivals.rate if isinstance(arrivals, Poisson | Gamma | Constant) else None
 
+    @property
+    def mean_rate(self) -> float | None:
+        """The mean rate in requests/s, also of a trace at its speed; None for a closed loop and a ramp.
+
+        Raises:
+            UserError: if the trace cannot be read.
+        """
+        times = self._trace_times()
+        if not times or times[-1] == times[0]:
+            return self.rate
+        return (len(times) - 1) / (times[-1] - times[0])
+
+    def _trace_times(self) -> list[float]:
+        """Return the times of the requests of a trace; empty for other arrivals."""
+        if not isinstance(self.arrivals, TraceArrivals):
+            return []
+        times = self.arrivals.times(np.random.default_rng(0), self.duration_s)
+        end = math.inf if self.duration_s is None else self.duration_s
+        return list(islice((at for at in times if at < end), self.requests))
+
     def at_rate(self, rate: float) -> Traffic:
-        """Return the same traffic at another mean rate, in requests/s.
+        """Return the same traffic at another mean rate, in requests/s; a trace gets another speed.
 
         Raises:
             UserError: for arrivals without a single rate, or a rate that is not positive.
@@ -314,24 +338,26 @@ class Traffic(Strict):
         arrivals = self.arrivals
         if not (rate > 0 and math.isfinite(rate)):
             raise UserError(f"a rate of {rate:g} requests/s is not possible; give a number above 0")
-        if not isinstance(arrivals, Poisson | Gamma | Constant):
-            raise UserError(
-                f"arrivals of process {arrivals.process!r} have no single rate; use poisson, gamma or constant"
-            )
-        return self.model_copy(update={"arrivals": arrivals.model_copy(update={"rate": rate})})
+        if isinstance(arrivals, TraceArrivals) and (recorded := self.mean_rate) is not None:
+            changed: Arrivals = arrivals.model_copy(update={"speed": arrivals.speed * rate / recorded})
+        elif isinstance(arrivals, Poisson | Gamma | Constant):
+            changed = arrivals.model_copy(update={"rate": rate})
+        else:
+            rule = f"arrivals of process {arrivals.process!r} have no single rate"
+            raise UserError(f"{rule}; use poisson, gamma, constant, or a trace of some duration")
+        return self.model_copy(update={"arrivals": changed})
 
     def at_rate_for_same_duration(self, rate: float) -> Traffic:
         """Return the traffic at another rate with the same duration, hence with another number of requests.
 
         With a fixed number of requests, a high rate would end before an overloaded server's queue has grown, and its
-        results would be too good.
+        results would be too good. A trace has no more requests than it has: at a high rate, it is shorter.
         """
-        faster = self.at_rate(rate)
-        if self.requests is None or self.rate is None:
+        faster, own = self.at_rate(rate), self.mean_rate
+        count = self.requests or len(self._trace_times())
+        if not count or own is None:
             return faster
-        return faster.model_copy(
-            update={"requests": max(_MIN_REQUESTS_AT_RATE, math.ceil(self.requests * rate / self.rate))}
-        )
+        return faster.model_copy(update={"requests": max(_MIN_REQUESTS_AT_RATE, math.ceil(count * rate / own))})
 
 
 _MIN_REQUESTS_AT_RATE = 20

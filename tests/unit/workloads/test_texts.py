@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.reading import RecordedRequest, Unit, UserText, UserTexts, read_recording, read_texts, read_times
+from tuner.workloads.reading import UserText, UserTexts, read_texts
 from tuner.workloads.schedule import file_notes, make_schedule
+from tuner.workloads.traces.formats import read_recording, read_times
+from tuner.workloads.traces.recording import RecordedRequest, Unit
 from tuner.workloads.traffic import Closed, Traffic, load_traffic
 
 SHARED = '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello to you"}]}'
@@ -395,3 +397,15 @@ def test_a_class_without_a_trace_is_stored_as_before(tmp_path: Path) -> None:
     assert "trace" not in made.model_dump()["classes"]["all"]
     again = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
     assert Traffic.model_validate_json(again.model_dump_json()) == again
+
+
+def test_a_trace_at_another_rate_is_sent_faster(tmp_path: Path) -> None:
+    made = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
+    assert made.rate is None
+    assert made.mean_rate == pytest.approx(2 / 87.75)  # three requests in 175.5 s, twice as fast
+    faster = made.at_rate(4 / 87.75)
+    assert faster.mean_rate == pytest.approx(4 / 87.75)
+    assert [each.at_s for each in make_schedule(faster, 1)] == pytest.approx([0.0, 10.0, 43.875])
+    assert made.at_rate_for_same_duration(20 / 87.75).requests == 30
+    whole = made.model_copy(update={"requests": None, "duration_s": 50.0})
+    assert whole.mean_rate == pytest.approx(1 / 20)

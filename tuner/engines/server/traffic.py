@@ -194,7 +194,8 @@ def plan_requests(
     """
     schedule = make_schedule(traffic, seed, text_seed)
     plan = files.folder / f"{files.name}-prompts.json"
-    requests = [_prompt_request(traffic, offered) for offered in schedule]
+    run = seed if text_seed is None else text_seed
+    requests = [_prompt_request(traffic, offered, run) for offered in schedule]
     plan.write_text(json.dumps({"tokenizer": tokenizer, "requests": requests}), encoding="utf-8")
     try:
         prompts = tools.prompts(plan, files.log)
@@ -221,15 +222,16 @@ def start_generator(
     return PlainJob(argv, _environment(os.environ, api_key), files.log, files.folder, records)
 
 
-def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
-    """Return one request as `prompts/prompts.py` reads it."""
+def _prompt_request(traffic: Traffic, offered: OfferedRequest, run: int) -> dict[str, Any]:
+    """Return one request as `prompts/prompts.py` reads it; a recording's segments are those of the seed `run`."""
     kind = traffic.classes[offered.name]
     shared: list[tuple[str | int, ...]] = []
     if traffic.system_prompt:
         shared.append(("system", traffic.system_prompt, *(("rules",) if traffic.has_made_text else ())))
+    text_kind = (str(kind.text),) if kind.has_made_text else ()
     if kind.prefix is not None:
-        text_kind = (str(kind.text),) if kind.has_made_text else ()
         shared.append((f"{offered.name}/{offered.document}", kind.prefix.tokens, *text_kind))
+    shared += [(f"{offered.name}/{run}/{each.number}", each.tokens, *text_kind) for each in offered.segments]
     text = _text(traffic, offered)
     if text is not None:
         return {"shared": shared, "prompt": text.prompt, "answer": None if text.output_tokens else text.answer}

@@ -20,6 +20,7 @@ from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.results import RequestStatus
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traces.texts import CHARACTERS_PER_TOKEN
 from tuner.workloads.traffic import Traffic
 
 
@@ -176,10 +177,6 @@ def _lengths(random: np.random.Generator, length: int, ratio: float, count: int)
     return drawn
 
 
-_CHARACTERS_PER_TOKEN = 4
-"""Estimate for the user's own prompts: the simulator has no tokenizer."""
-
-
 def workload_client(workload: SingleWorkload, seed: int, caching: bool, pause_s: float) -> SimulatedClient:
     """Return the client of a workload.
 
@@ -218,20 +215,23 @@ def refuse_unmodelled(request_class: RequestClass) -> None:
 
 
 class _SharedPrefixes:
-    """The chains of the shared prefixes: the system prompt, and each class's documents."""
+    """The chains of the shared prefixes: the system prompt, each class's documents, and segments of recordings."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._system_prompt = Chain()
         self._system_tokens = traffic.system_prompt
         self._documents: dict[tuple[str, int], Chain] = {}
+        self._segments: dict[tuple[str, int], Chain] = {}
 
-    def of(self, name: str, request_class: RequestClass, document: int | None) -> tuple[tuple[Chain, int], ...]:
+    def of(self, request_class: RequestClass, offered: OfferedRequest) -> tuple[tuple[Chain, int], ...]:
         """Return the chains that a prompt begins with, each with its length in tokens."""
-        chains = ((self._system_prompt, self._system_tokens),) if self._system_tokens else ()
-        if document is None or request_class.prefix is None:
-            return chains
-        chain = self._documents.setdefault((name, document), Chain())
-        return (*chains, (chain, request_class.prefix.tokens))
+        chains = [(self._system_prompt, self._system_tokens)] if self._system_tokens else []
+        if offered.document is not None and request_class.prefix is not None:
+            chain = self._documents.setdefault((offered.name, offered.document), Chain())
+            chains.append((chain, request_class.prefix.tokens))
+        for each in offered.segments:
+            chains.append((self._segments.setdefault((offered.name, each.number), Chain()), each.tokens))
+        return tuple(chains)
 
 
 def _request(traffic: Traffic, offered: OfferedRequest, prefixes: _SharedPrefixes | None) -> SimulatedRequest:
@@ -240,7 +240,8 @@ def _request(traffic: Traffic, offered: OfferedRequest, prefixes: _SharedPrefixe
     if own_tokens is None or output is None:
         own_tokens, output = _estimated_lengths(request_class, offered, own_tokens, output)
     prefix_tokens = traffic.system_prompt + (request_class.prefix.tokens if request_class.prefix is not None else 0)
-    shared = () if prefixes is None else prefixes.of(offered.name, request_class, offered.document)
+    prefix_tokens += sum(each.tokens for each in offered.segments)
+    shared = () if prefixes is None else prefixes.of(request_class, offered)
     repetitive = request_class.text == "repetitive"
     prompt = Prompt(
         offered.index, prefix_tokens + own_tokens, output, shared, repetitive, priority=request_class.priority
@@ -257,6 +258,6 @@ def _estimated_lengths(
     assert offered.text is not None
     text = read_texts(request_class.text.file).texts[offered.text]
     return (
-        own_tokens if own_tokens is not None else max(1, len(text.prompt) // _CHARACTERS_PER_TOKEN),
-        output if output is not None else text.output_tokens or max(1, len(text.answer or "") // _CHARACTERS_PER_TOKEN),
+        own_tokens if own_tokens is not None else max(1, len(text.prompt) // CHARACTERS_PER_TOKEN),
+        output if output is not None else text.output_tokens or max(1, len(text.answer or "") // CHARACTERS_PER_TOKEN),
     )

@@ -186,7 +186,7 @@ class Sequence:
         at = 0
         for place, (chain, span) in enumerate(self.chains):
             held = self.held[place]
-            target, current = min(span, blocks - at), min(span, self.blocks - at)
+            target, current = min(span, blocks - at), max(0, min(span, self.blocks - at))
             at += span
             # Blocks that another sequence added to the chain meanwhile are not shared; this sequence has copies.
             if target > current == held == chain.cached:

@@ -155,7 +155,7 @@ def facts_of_load(workload: Workload, goals: Goals) -> dict[str, Any]:
     parts = [*workload.loads.values()] if isinstance(workload, Suite) else [workload]
     rates = [part.rate for part in parts if isinstance(part, Traffic) and part.rate is not None]
     prefixes = [
-        part.system_prompt + (0 if each.prefix is None else each.prefix.tokens)
+        part.system_prompt + each.longest_prefix()
         for part in parts
         if isinstance(part, Traffic)
         for each in part.sent_classes.values()
@@ -242,8 +242,8 @@ def _check_capacity(goals: Goals, workload: Workload) -> None:
         raise SettingError("slo", capacity, rule, "give {objective} capacity")
     if not goals.has_objective("capacity"):
         return
-    if not isinstance(workload, Traffic) or workload.rate is None:
-        rule = "a capacity search needs one traffic file with arrivals of process poisson, gamma or constant"
+    if not isinstance(workload, Traffic) or workload.mean_rate is None:
+        rule = "a capacity search needs one traffic file with arrivals of process poisson, gamma, constant or trace"
         raise SettingError("objective", "capacity", rule)
     if not goals.slos:
         rule = "capacity is the highest rate at which the SLOs hold, and there are none"

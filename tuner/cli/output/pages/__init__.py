@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         service,
         setup,
         studies,
+        traffic,
     )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "service",
     "setup",
     "studies",
+    "traffic",
 ]
 
 if not TYPE_CHECKING:

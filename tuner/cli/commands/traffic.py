@@ -1,0 +1,85 @@
+"""The commands of `tuner traffic`: `import` and `cut`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.cli.help import HelpCommand, HelpGroup, flag, option
+from tuner.cli.options import pairs
+from tuner.cli.output import pages
+
+group = typer.Typer(
+    name="traffic",
+    cls=HelpGroup,
+    help="Read recorded traffic of your own, and cut it to a short benchmark.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Output = Annotated[Path, option(None, "FILE", "Traffic file to write; requests go beside it.", "--output", "-o")]
+AsJson = Annotated[bool, flag(None, "Print JSON.", "--json")]
+
+
+@group.command("import", cls=HelpCommand)
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, log or data set.", show_default=False)],
+    output: Output = Path("traffic.yaml"),
+    form: Annotated[
+        str | None, option(None, "FORMAT", "Name of the format.", "--format", shown="the one that fits the file")
+    ] = None,
+    unit: Annotated[
+        str | None, option(None, "UNIT", "Unit of the times: s, ms, us or ns.", shown="what the file tells")
+    ] = None,
+    block_tokens: Annotated[
+        int | None,
+        option(None, "INTEGER", "Tokens of a block of hash_ids.", least=1, shown="what the file tells"),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option(
+            None, "WHAT=NAME", "Column of a table, for time, input, output, session or blocks.", shown="known names"
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        option(None, "MODEL", "Folder or hub name whose tokenizer counts texts.", shown="4 characters a token"),
+    ] = None,
+    rate: Annotated[
+        float | None, option(None, "NUMBER", "Requests/s, for a file without times.", shown="the file's times")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read recorded traffic into a traffic file.
+
+    Reads traces of Azure, BurstGPT, Mooncake, Bailian, Splitwise and Vidur, CSV, LiteLLM's spend logs, OpenTelemetry's
+    spans, Dynamo's request traces, vLLM's log, and conversations such as ShareGPT. The file has times, lengths and
+    numbers of shared blocks, and no texts. What it is like, and what was left out, is printed.
+
+    tuner traffic import trace.jsonl -o traffic.yaml
+    """
+    columns = pairs("column", column, "WHAT=NAME")
+    pages.traffic.print_import(file, output, (form, unit, block_tokens, columns, tokenizer, rate), as_json=as_json)
+
+
+@group.command("cut", cls=HelpCommand)
+def cut(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Traffic file that `import` wrote.", show_default=False)],
+    requests: Annotated[int, option(None, "INTEGER", "Requests to keep.", least=2)] = 200,
+    cache_tokens: Annotated[
+        int | None,
+        option(None, "INTEGER", "KV cache of the server in tokens, which `tuner show` has.", least=1, shown="endless"),
+    ] = None,
+    output: Output = Path("short.yaml"),
+    as_json: AsJson = False,
+) -> None:
+    """Cut imported traffic to a short benchmark.
+
+    It keeps rate, bursts, lengths, and what a cache of the size finds of shared prefixes. A small cache may hold all of
+    200 requests, and a part of the whole: tell its size. The distances to the whole are printed.
+
+    tuner traffic cut traffic.yaml --requests 200 -o short.yaml
+    """
+    pages.traffic.print_cut(file, requests, output, cache_tokens, as_json=as_json)

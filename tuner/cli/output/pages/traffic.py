@@ -1,0 +1,94 @@
+"""What `tuner traffic` prints: what the traffic is like, what was left out, and the distances of a cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from tuner.cli.output.parts import new_table, show
+from tuner.results.text import number
+from tuner.use_cases.traffic import ImportSettings, WrittenTraffic, cut_traffic, import_traffic
+from tuner.workloads.traces.cut import Distances
+from tuner.workloads.traces.summary import TraceSummary
+
+Given = tuple[str | None, str | None, int | None, Mapping[str, str], str | None, float | None]
+"""The values of `ImportSettings`, in their order."""
+
+
+def print_import(file: Path, output: Path, given: Given, *, as_json: bool) -> None:
+    """Import recorded traffic, and print what it is like."""
+    _print(import_traffic(file, output, ImportSettings(*given)), as_json=as_json)
+
+
+def print_cut(file: Path, requests: int, output: Path, cache_tokens: int | None, *, as_json: bool) -> None:
+    """Cut traffic, and print what the cut is like."""
+    _print(cut_traffic(file, requests, output, cache_tokens), as_json=as_json)
+
+
+def _print(written: WrittenTraffic, *, as_json: bool) -> None:
+    if as_json:
+        files = {"traffic": str(written.traffic), "requests": str(written.requests)}
+        print(json.dumps({**asdict(written), **files}, indent=1))
+        return
+    parts: list[RenderableType] = [*_lines(written), _lengths(written.summary)]
+    if written.distances is not None:
+        parts += ["", *_distances(written.distances, written.whole)]
+    parts += ["", f"written: {written.traffic}, {written.requests}"]
+    show(*parts)
+
+
+def _lines(written: WrittenTraffic) -> Iterator[str]:
+    found = written.summary
+    if found.span_s is None:
+        yield f"{found.requests:,} requests"
+        yield f"format: {written.format}; {written.unit}"
+    else:
+        rate = "all at once" if found.rate is None else f"{number(found.rate)} requests/s"
+        yield f"{found.requests:,} requests in {number(found.span_s)} s, {rate}"
+        yield f"format: {written.format}; times: {written.unit}"
+    if found.rates:
+        shown = " ".join(f"{rate:.3g}" for rate in found.rates)
+        yield f"rate in tenths of the time: {shown} requests/s"
+    if found.gap_cv is not None:
+        yield f"gaps: standard deviation / mean {found.gap_cv:.2f} (Poisson: 1)"
+    if found.hit_rate is not None:
+        blocks = f"in blocks of {found.block_tokens} tokens"
+        yield f"shared prefixes: {found.hit_rate:.1%} of the prompt tokens with an ideal cache, {blocks}"
+    else:
+        yield "shared prefixes: not recorded"
+    sessions = found.sessions
+    if sessions is None:
+        yield "sessions: not recorded"
+    else:
+        each = f"{number(sessions.mean_requests)} requests each, {sessions.most_requests:,} at most"
+        yield f"sessions: {sessions.count:,} with {each}; {found.requests - sessions.requests:,} requests in none"
+    for lacking, count in written.left_out.items():
+        yield f"left out: {count:,} {'entry' if count == 1 else 'entries'} without {lacking}"
+    for remark in written.remarks:
+        yield f"note: {remark}"
+
+
+def _lengths(found: TraceSummary) -> Table:
+    table = new_table()
+    table.add_column("tokens")
+    for heading in ("mean", "p50", "p95", "longest"):
+        table.add_column(heading, justify="right")
+    for name, each in (("prompt", found.input), ("answer", found.output)):
+        table.add_row(name, number(each.mean), f"{each.p50:,}", f"{each.p95:,}", f"{each.longest:,}")
+    return table
+
+
+def _distances(found: Distances, whole: int | None) -> Iterator[str]:
+    yield f"distances to the whole ({whole:,} requests):"
+    if found.rate is not None:
+        yield f"  rate {found.rate:+.1%}"
+    if found.hit_rate is not None:
+        yield f"  hit rate of the cache {100 * found.hit_rate:+.1f} points"
+    yield f"  mean tokens: prompts {found.input_mean:+.1%}, answers {found.output_mean:+.1%}"
+    gaps = "" if found.gaps is None else f"gaps {found.gaps:.3f}, bursts {found.bursts:.3f}, "
+    yield f"  Kolmogorov-Smirnov: {gaps}prompts {found.input:.3f}, answers {found.output:.3f}"

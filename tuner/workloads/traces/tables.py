@@ -1,0 +1,330 @@
+"""Tables of recorded traffic: a row is a request, and columns have its time, its lengths, its blocks and its session.
+
+The names of columns differ between the published tables, and so do the units of time:
+
+- Azure's LLM inference traces of 2023 and 2024, CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`, times as dates
+  (https://github.com/Azure/AzurePublicDataset);
+- BurstGPT, CSV with at least `Timestamp,Request tokens,Response tokens`, times in seconds, and a `Session ID` in its
+  newer files (https://github.com/HPMLL/BurstGPT);
+- Mooncake, JSONL with `timestamp` in ms, `input_length`, `output_length` and `hash_ids` of 512 tokens
+  (https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release);
+- Qwen's traces of Bailian, JSONL with the same names, `chat_id`, `parent_chat_id` and `turn`, times in seconds, and
+  `hash_ids` of 16 tokens (https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon);
+- LiteLLM's spend logs, the rows of its table `LiteLLM_SpendLogs` as CSV or JSON
+  (https://github.com/BerriAI/litellm/blob/main/litellm/proxy/schema.prisma);
+- Splitwise, CSV with `arrival_timestamp,prompt_size,token_size`, times in seconds
+  (https://github.com/mutinifni/splitwise-sim);
+- Vidur, CSV with `arrived_at,num_prefill_tokens,num_decode_tokens`, times in seconds
+  (https://github.com/microsoft/vidur).
+
+A row without tokens of an answer is a request that failed. It is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner.errors import UserError
+from tuner.workloads.reading import LARGEST_LENGTH
+from tuner.workloads.traces.recording import (
+    Recorder,
+    Recording,
+    Unit,
+    find_block_tokens,
+    has_short_blocks,
+    length,
+    number,
+)
+from tuner.workloads.traces.source import FORMS, Column, Row, TraceFormat, TraceSource
+
+_NAMES: Mapping[Column, tuple[str, ...]] = {
+    "time": (
+        *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
+        *("created at", "request time", "relative time", "timestamp start unix"),
+    ),
+    "input": (
+        *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
+        *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
+    ),
+    "output": (
+        *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
+        *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
+    ),
+    "session": ("session id", "conversation id", "session"),
+    "blocks": ("hash ids",),
+}
+"""The known names of each column, as `_plain` writes them."""
+
+_NEEDED: Mapping[Column, str] = {"time": "time", "input": "tokens of the prompt", "output": "tokens of the answer"}
+
+_UNIT_WORDS: dict[str, Unit] = {
+    **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
+    **{"us": "us", "usec": "us", "microseconds": "us", "ns": "ns", "nsec": "ns", "nanoseconds": "ns"},
+}
+
+
+def _keep(row: Row) -> str | None:
+    """Return why a row is no request that the engine answered, as what it lacks; None: it is one."""
+    return None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    Attributes:
+        title: what users call it.
+        origin: where it is described.
+        marks: names of its columns, as `_plain` writes them, that tell it from others.
+        unit: of its times; None: they are dates, or nobody says.
+        block_tokens: tokens of a block; None: it has none, or nobody says.
+        key: the column with a request's own number; None: there is none.
+        parent: the column with the number of the request that a request follows; None: there is none.
+        lacks: what a row lacks that is left out; None: it is kept.
+    """
+
+    title: str
+    origin: str
+    marks: frozenset[str] = frozenset()
+    unit: Unit | None = None
+    block_tokens: int | None = None
+    key: str | None = None
+    parent: str | None = None
+    lacks: Callable[[Row], str | None] = _keep
+
+
+_CALLS = ("completion", "responses", "messages", "generate_content")
+
+
+def _litellm_lacks(row: Row) -> str | None:
+    """Return what a row of LiteLLM's spend logs lacks; a call that the proxy's cache answered met no engine."""
+    if str(row.get("status") or "success").lower() != "success":
+        return "success"
+    if str(row.get("cache_hit") or "").lower() == "true":
+        return "an engine: the proxy's cache answered"
+    if row.get("call_type") and not any(each in str(row["call_type"]) for each in _CALLS):
+        return "an answer of text: another kind of call"
+    return None
+
+
+_LENGTHS = ("timestamp", "input length", "output length")
+
+TABLES: Mapping[str, Table] = {
+    "azure": Table(
+        "Azure",
+        "https://github.com/Azure/AzurePublicDataset",
+        frozenset({"timestamp", "context tokens", "generated tokens"}),
+    ),
+    "burstgpt": Table(
+        "BurstGPT",
+        "https://github.com/HPMLL/BurstGPT",
+        frozenset({"timestamp", "request tokens", "response tokens"}),
+        "s",
+    ),
+    "bailian": Table(
+        "Bailian",
+        "https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon",
+        frozenset({*_LENGTHS, "chat id", "turn"}),
+        "s",
+        16,
+        key="chat_id",
+        parent="parent_chat_id",
+    ),
+    "mooncake": Table(
+        "Mooncake",
+        "https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release",
+        frozenset({*_LENGTHS, "hash ids"}),
+        "ms",
+        512,
+    ),
+    "litellm": Table(
+        "LiteLLM",
+        "https://github.com/BerriAI/litellm/blob/main/litellm/proxy/schema.prisma",
+        frozenset({"request id", "start time", "prompt tokens", "completion tokens"}),
+        key="request_id",
+        lacks=_litellm_lacks,
+    ),
+    "splitwise": Table(
+        "Splitwise",
+        "https://github.com/mutinifni/splitwise-sim",
+        frozenset({"arrival timestamp", "prompt size", "token size"}),
+        "s",
+    ),
+    "vidur": Table(
+        "Vidur",
+        "https://github.com/microsoft/vidur",
+        frozenset({"arrived at", "num prefill tokens", "num decode tokens"}),
+        "s",
+    ),
+}
+"""The first one whose marks a file has applies. Mooncake's times are whole ms.
+
+Traces in seconds have Mooncake's names, too: those that `vllm bench serve --dataset-name timed_trace` reads by default.
+"""
+
+ANY_TABLE = Table("CSV or JSONL", "docs/workloads.md")
+
+
+def table_formats() -> dict[str, TraceFormat]:
+    """Return the format of each published table by its name, and last that of any other."""
+    found = {
+        name: TraceFormat(each.title, each.origin, _recognizer(each), _reader(each)) for name, each in TABLES.items()
+    }
+    return {**found, "table": TraceFormat(ANY_TABLE.title, ANY_TABLE.origin, lambda source: True, _reader(ANY_TABLE))}
+
+
+def _recognizer(table: Table) -> Callable[[TraceSource], bool]:
+    return lambda source: table.marks <= {_plain(name) for name in source.names}
+
+
+def _reader(table: Table) -> Callable[[TraceSource], Recording]:
+    return lambda source: read_table(source, table)
+
+
+def read_table(source: TraceSource, table: Table) -> Recording:
+    """Return the recording of a table.
+
+    Raises:
+        UserError: with file and line, if a column is missing, a row has no time and two lengths, or nothing is left.
+    """
+    if not _recognizer(table)(source):
+        rule = f"its columns are not those of {table.title} ({_listed(source.names)})"
+        raise UserError(f"{source.file}:1: {rule}; choose another format")
+    recorder, columns, dates = Recorder(source.file, table.title), find_columns(source), set[bool]()
+    session_of = _sessions(table, columns.get("session"))
+    for place, row in source.rows:
+        lacks = table.lacks(row)
+        if lacks is not None:
+            recorder.left_out[lacks] += 1
+            continue
+        try:
+            at, is_date = time_of(row[columns["time"]])
+            prompt, answer = length(row[columns["input"]]), length(row[columns["output"]])
+            dates.add(is_date)
+            if len(dates) > 1 or (not is_date and at < 0):
+                raise ValueError(at)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            names = ", ".join(columns[column] for column in _NEEDED)
+            rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
+            raise UserError(f"{place}: {rule}; correct or remove that line") from None
+        blocks = row.get(columns.get("blocks", "")) or ()
+        if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
+            raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
+        if recorder.is_new(None if table.key is None else row.get(table.key)):
+            recorder.add(at, prompt, answer, blocks, session_of(row))
+    found = recorder.recording(FORMS, dates=dates == {True})
+    return with_block_size(replace(found, unit=_unit(source, table, columns["time"], found)), source, table)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, int | str)
+
+
+def _sessions(table: Table, column: str | None) -> Callable[[Row], Any]:
+    """Return a function of rows in their order that returns the key of each one's session; None: it has none."""
+    if table.parent is None or table.key is None:
+        return lambda row: (row.get(column) or None) if column else None
+    key, parent, first = table.key, table.parent, dict[Any, Any]()
+
+    def session_of(row: Row) -> Any:
+        before, own = row.get(parent), row.get(key)
+        first[own] = own if before in (None, -1) else first.get(before, before)
+        return first[own]
+
+    return session_of
+
+
+def with_block_size(recording: Recording, source: TraceSource, table: Table) -> Recording:
+    """Return a recording with the size of its blocks, or without blocks if nobody says how large they are.
+
+    Raises:
+        UserError: if the size that the user states is too large for the number of blocks.
+    """
+    requests, stated = recording.requests, source.options.block_tokens
+    if not any(each.blocks for each in requests):
+        return recording
+    if stated is not None and has_short_blocks(requests, stated):
+        rule = f"a prompt has more blocks than its length has parts of {stated} tokens"
+        raise UserError(f"{source.file}: {rule}; give a smaller size of blocks")
+    said = table.block_tokens if table.block_tokens and not has_short_blocks(requests, table.block_tokens) else None
+    size = stated or said or find_block_tokens(requests)
+    if size is None:
+        bare = tuple(replace(each, blocks=()) for each in requests)
+        remark = f"{NO_BLOCK_SIZE}; import it with the size of its blocks"
+        return replace(recording, requests=bare, remarks=(*recording.remarks, remark))
+    how = "as stated" if stated else f"as {table.title}'s description says" if said else "the only size that fits"
+    partly = sum(len(each.blocks) < -(-each.input_tokens // size) for each in requests)
+    remarks = [f"its blocks have {size} tokens, {how}"]
+    remarks += [f"{partly:,} prompts have blocks for their beginning only; the rest is taken as their own"] * bool(
+        partly
+    )
+    return replace(recording, block_tokens=size, remarks=(*recording.remarks, *remarks))
+
+
+NO_BLOCK_SIZE = "its blocks are left out, because their size is not known"
+
+
+def find_columns(source: TraceSource) -> dict[Column, str]:
+    """Return the name of each column that a table has.
+
+    Raises:
+        UserError: if the time or a length has no column, or a name that the user states is none.
+    """
+    found: dict[Column, str] = {}
+    for column, known in _NAMES.items():
+        stated = source.options.columns.get(column)
+        if stated is not None and stated not in source.names:
+            raise UserError(f"{source.file}:1: no column is called {stated!r}; there are {_listed(source.names)}")
+        name = stated or next((name for each in known for name in source.names if _without_unit(name) == each), None)
+        if name is not None:
+            found[column] = name
+        elif column in _NEEDED:
+            rule = "this is not the first line of a trace with lengths: no column has the"
+            shown = _listed(source.names)
+            raise UserError(f"{source.file}:1: {rule} {_NEEDED[column]} ({shown}); give {FORMS}")
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name[:40] for name in names[:12]) or "there are none"
+
+
+def _unit(source: TraceSource, table: Table, time: str, recording: Recording) -> Unit | None:
+    """Return the unit that the name of the column or the format tells; None: neither does."""
+    if recording.dates:
+        return "s"
+    last = _plain(time).split()[-1]
+    if last in _UNIT_WORDS:
+        return _UNIT_WORDS[last]
+    if table.unit != "ms":
+        return table.unit
+    other = any(each.at % 1 for each in recording.requests)
+    return None if other or has_short_blocks(recording.requests, table.block_tokens or 1) else "ms"
+
+
+def _without_unit(name: str) -> str:
+    words = _plain(name).split()
+    return " ".join(words[:-1] if len(words) > 1 and words[-1] in _UNIT_WORDS else words)
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case with spaces between its words: `context tokens` for `ContextTokens`."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
+    return " ".join(re.findall(r"[a-z0-9]+", spaced.lower()))
+
+
+def time_of(value: Any) -> tuple[float, bool]:
+    """Return a time, and whether it was a date, which is then in seconds since 1970.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    found = number(value)
+    if found is not None:
+        return found, False
+    at = datetime.fromisoformat(str(value).strip().replace(" UTC", "+00:00"))
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp(), True
