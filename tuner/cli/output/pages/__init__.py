@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         report,
         service,
         setup,
+        size,
         studies,
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "report",
     "service",
     "setup",
+    "size",
     "studies",
 ]
 
