@@ -16,16 +16,34 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from search_spaces import HardwareProfile
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
+from tuner.study.specification.find_model import find_model
 from tuner.use_cases.capacity import CapacityObserver, CapacityResult, search_capacity
+from tuner.use_cases.engines import chosen_engine, find_card
 from tuner.use_cases.size.rate import timed
-from tuner.use_cases.size.sizing import Origin, Sized, Sizing, ordered, with_rate
+from tuner.use_cases.size.sizing import Origin, Sized, SizeRequest, Sizing, ordered, with_rate
+from tuner.workloads.presets import load_preset
 
 TRAFFIC_FILE = "traffic.yaml"
 """What one server gets, beside the logs of its search."""
+
+
+def check_machine(request: SizeRequest, count: int) -> None:
+    """Check, before anything is predicted, that this machine can measure a shape.
+
+    Raises:
+        UserError: if it has no GPU of the compared cards, no vLLM, or not the model.
+    """
+    here = _profiles()
+    if not {each.key for each in here} & {find_card(name).key for name in request.cards}:
+        raise _unfit(count, here)
+    settings = request.settings
+    chosen_engine(replace(settings, engine=VLLM, gpu=None, vllm_version=None, workers=1))
+    find_model(settings.model or load_preset(settings.preset).model, settings.tokenizer)
 
 
 def confirmable(sizing: Sizing, count: int) -> list[Sized]:
@@ -34,19 +52,28 @@ def confirmable(sizing: Sizing, count: int) -> list[Sized]:
     Raises:
         SettingError: if there is none.
     """
-    found = gpu.devices()
-    profiles = [profile for device in found if (profile := gpu.hardware_profile(device.index)) is not None]
-    keys = [profile.key for profile in profiles]
+    here = _profiles()
+    keys = [each.key for each in here]
     shapes = [
         each
         for each in sizing.shapes
         if each.fleet is not None and keys.count(each.card.key) >= each.prediction.shape.gpus
     ]
     if not shapes:
-        here = ", ".join(dict.fromkeys(profile.name for profile in profiles)) or "no GPU"
-        rule = f"this machine has {here}, and no predicted shape fits it"
-        raise SettingError("confirm", count, rule, "give its card by {gpu}, or leave it out")
+        raise _unfit(count, here)
     return shapes[:count]
+
+
+def _profiles() -> list[HardwareProfile]:
+    """Return the profile of each GPU of this machine."""
+    found = (gpu.hardware_profile(device.index) for device in gpu.devices())
+    return [profile for profile in found if profile is not None]
+
+
+def _unfit(count: int, here: Sequence[HardwareProfile]) -> SettingError:
+    names = ", ".join(dict.fromkeys(profile.name for profile in here)) or "no GPU"
+    rule = f"this machine has {names}, and no shape of the compared cards runs on it"
+    return SettingError("confirm", count, rule, "give its card by {gpu}, or leave it out")
 
 
 def confirm(

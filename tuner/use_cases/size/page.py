@@ -142,9 +142,23 @@ def command_of(sizing: Sizing, each: Sized) -> tuple[str, ...]:
     return (*prefix, "vllm", "serve", sizing.model.name, *sizing.asked.arguments, *each.prediction.arguments)
 
 
+def memory_lines(sizing: Sizing) -> Iterator[str]:
+    """Yield for each card that one GPU of does not hold the model how many do."""
+    for card in dict.fromkeys(each.card.key for each in sizing.shapes):
+        own = [each.prediction for each in sizing.shapes if each.card.key == card]
+        too_small = [each.shape.gpus for each in own if each.lacks_memory]
+        if not too_small:
+            continue
+        enough = [each.shape for each in own if each.failure is None]
+        least = min(enough, key=lambda shape: shape.gpus, default=None)
+        holds = "no shape that was tried does" if least is None else f"{least.gpus} do, {least.name}"
+        yield f"{card}: {text.count(min(too_small), 'GPU')} does not hold the model; {holds}"
+
+
 def why_lines(sizing: Sizing) -> Iterator[str]:
     """Yield what to know about the numbers: notes, flags that change answers, bands, prices, measurements."""
     yield from sizing.notes
+    yield from memory_lines(sizing)
     shown = [each for each in sizing.shapes if each.fleet is not None]
     changing = dict.fromkeys(name for each in shown for name in each.prediction.changes_answers)
     if changing:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from records.trials import Config
+from records.trials import Config, FailureKind
 from search_spaces import Context, HardwareProfile, ModelShape, ResolvedSpace, SpaceError, load_space
 from search_spaces.schema import VLLM
 from tuner.engines.simulator.deployment import ConfiguredServer
@@ -41,6 +41,7 @@ LEAST_GAIN = 1.05
 """A recipe is added if the server then holds this multiple of the rate."""
 _LOWER = 1.25
 """Factor of the first steps down to the pessimistic rate."""
+_LACKS_MEMORY = (FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL)
 _IDLE_RATE = 0.01
 """Requests/s at which each finds an idle server."""
 _BAND_OF = {"ttft": "p99_ttft_ms", "tpot": "p99_tpot_ms", "itl": "p99_tpot_ms"}
@@ -75,6 +76,7 @@ class Prediction:
         band_assumed: why there is no band of measured rows; None: there is.
         residence_s: of a request on the idle server.
         failure: why the server does not start.
+        lacks_memory: whether it needs more GPUs, or larger ones.
     """
 
     platform: Platform
@@ -89,6 +91,7 @@ class Prediction:
     band_assumed: str | None = None
     residence_s: float = 0.0
     failure: str | None = None
+    lacks_memory: bool = False
 
 
 def predict(asked: Asked, platform: Platform, shape: Shape, first: float) -> Prediction:
@@ -96,7 +99,7 @@ def predict(asked: Asked, platform: Platform, shape: Shape, first: float) -> Pre
     flags = _Flags(asked, replace(platform, gpus=shape.gpus), shape)
     found = flags.best(first)
     if found is None:
-        return Prediction(flags.platform, shape, failure=flags.failure)
+        return Prediction(flags.platform, shape, failure=flags.failure, lacks_memory=flags.lacks_memory)
     recipes, config, search, held = found
     band, assumed = band_of(flags.server(config).error_bands)
     argv, environment = flags.rendered(config)
@@ -125,6 +128,7 @@ class _Flags:
         self.platform = platform
         self._asked, self._shape = asked, shape
         self.failure: str | None = None
+        self.lacks_memory = False
         self._space = self._resolved(None)
 
     def best(self, first: float) -> _Found | None:
@@ -165,7 +169,9 @@ class _Flags:
             run = simulated_runner(self.server(config), asked.goals.slos)
             idle = run(asked.load.at_rate(_IDLE_RATE).model_copy(update={"duration_s": 16 / _IDLE_RATE}), 0)
         except (ConfigRefused, StartFailed, TunerError) as error:
-            self.failure = self.failure or str(error)
+            if self.failure is None:
+                self.failure = str(error)
+                self.lacks_memory = isinstance(error, StartFailed) and error.kind in _LACKS_MEMORY
             return None
         return RateSearch(run, asked.load, asked.goals.slos, (idle.in_flight or 0.0) / _IDLE_RATE)
 

@@ -37,14 +37,14 @@ LEAST_S, RESIDENCES, LEAST_REQUESTS = 20.0, 15.0, 400
 SEEDS = 4
 STEP = 1.03
 """Ratio of neighbouring rates at the end of the search, and the step down where another seed misses."""
-MOST_GROWTH = 0.02
+MOST_GROWTH = 0.05
 GROWS = "a growing queue"
 
 _SHORT, _COARSE = 0.35, 1.1
 """Length of the runs that compare flags and find where the search begins, and the ratio at which they end."""
 _OVERLOADED, _FACTOR, _NEAR = 0.1, 1.3, 1.1
 """Growth from which the slope tells the rate that is served, and factors of the first steps, rough and near the end."""
-_MOST_STEPS, _MOST_LOWERED = 20, 20
+_MOST_STEPS, _MOST_LOWERED = 20, 60
 _LIMIT = 1.5
 """A run is cut off after this multiple of its time; the requests that then still wait have missed their SLOs."""
 
@@ -142,7 +142,7 @@ class RateSearch:
         return None
 
     def _runs_held(self, rate: float) -> list[Run]:
-        """Return the runs of a rate, one with each seed, up to the first that misses."""
+        """Return the runs of a rate, one with each seed, up to the first one that misses."""
         seeds = (self.at(rate, seed) for seed in range(SEEDS + 1))
         return list(takewhile(lambda run: not self.missed(run), seeds))
 

@@ -36,6 +36,7 @@ from tuner.use_cases.size.predict import LATENCIES, Asked, Prediction, latencies
 from tuner.use_cases.size.shapes import MOST_GPUS, shapes_of
 from tuner.workloads.presets import load_preset
 from tuner.workloads.schedule import file_notes
+from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic
 
 CARDS = ("l4", "l40s", "h100", "h200")
@@ -146,7 +147,7 @@ def size(request: SizeRequest) -> Sizing:
     settings = request.settings
     preset = load_preset(settings.preset)
     load = find_workload(preset, settings)
-    demand, one = demand_of(load if not hasattr(load, "loads") else _refuse_suite(settings))
+    demand, one = demand_of(load if not isinstance(load, Suite) else _refuse_suite(settings))
     for each in one.sent_classes.values():
         refuse_unmodelled(each)
     goals = find_goals(preset, load, settings, own=not settings.files)

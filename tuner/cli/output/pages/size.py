@@ -9,10 +9,10 @@ from pathlib import Path
 from tuner.cli.output.pages.benchmarks import CapacityProgress
 from tuner.cli.output.parts import FittedTable, ShellCommand, show
 from tuner.cli.signals import stop_on_signals
-from tuner.errors import EXIT_OURS
+from tuner.errors import EXIT_OURS, SettingError
 from tuner.files import write_output
 from tuner.results import text
-from tuner.use_cases.size.confirm import confirm, confirmable
+from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.fleet import Reserve as Reserve
 from tuner.use_cases.size.page import command_of, document, fleets_grid, html, reserve_line, verdict, why_lines
 from tuner.use_cases.size.sizing import CARDS as CARDS
@@ -24,6 +24,10 @@ PAGE_FILE, JSON_FILE = "size.html", "size.json"
 
 def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -> int:
     """Predict, measure the cheapest `count` shapes, write page and document, print the answer, return the exit code."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError("output", str(folder), "this is a file", "give a folder")
+    if count:
+        check_machine(request, count)
     sizing = size(request)
     if count:
         chosen = confirmable(sizing, count)
