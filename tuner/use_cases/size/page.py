@@ -84,7 +84,7 @@ def fleets_grid(sizing: Sizing) -> Grid:
             text.number(each.rate),
             each.origin.value,
             str(fleet.servers),
-            text.ABSENT if each.pessimistic is None else str(each.pessimistic.servers),
+            _worst(each),
             str(fleet.gpus),
             _money(fleet.cost_per_month),
             *((_money(fleet.cost_per_month_by_hour),) if by_hour else ()),
@@ -93,6 +93,13 @@ def fleets_grid(sizing: Sizing) -> Grid:
             faint=not each.on_front,
         )
     return table
+
+
+def _worst(each: Sized) -> str:
+    """Return the servers at the pessimistic end, which a measured rate lacks and where a predicted one may hold none."""
+    if each.origin is Origin.MEASURED:
+        return text.ABSENT
+    return "none hold" if each.pessimistic is None else str(each.pessimistic.servers)
 
 
 def _money(value: float | None) -> str:
@@ -163,8 +170,10 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
     changing = dict.fromkeys(name for each in shown for name in each.prediction.changes_answers)
     if changing:
         yield f"{', '.join(changing)} may change the model's answers: `tuner quality` checks it"
-    yield "at worst: servers at the pessimistic end of the error band"
-    reasons = dict.fromkeys(why.partition(":")[0] for each in shown if (why := each.prediction.band_assumed))
+    predicted = [each.prediction for each in shown if each.origin is not Origin.MEASURED]
+    if predicted:
+        yield "at worst: servers at the pessimistic end of the error band"
+    reasons = dict.fromkeys(why.partition(":")[0] for each in predicted if (why := each.band_assumed))
     if reasons:
         yield f"the widest documented band is assumed: {'; '.join(reasons)}"
     for price in dict.fromkeys(str(each.price) for each in shown if each.price is not None):
@@ -172,7 +181,7 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
     if lacking := dict.fromkeys(each.card.key for each in shown if each.price is None):
         yield f"no list price of {', '.join(lacking)} is known, so its cost is not either"
     yield from (f"{each.name}: {each.note}" for each in sizing.shapes if each.note)
-    if sizing.ratio is not None:
+    if sizing.ratio is not None and predicted:
         yield f"corrected: predicted rates times {sizing.ratio:.3f}, the measured rates relative to their predictions"
 
 

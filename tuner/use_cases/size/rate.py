@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from statistics import fmean
 
 import numpy as np
@@ -42,9 +41,11 @@ GROWS = "a growing queue"
 
 _SHORT, _COARSE = 0.35, 1.1
 """Length of the runs that compare flags and find where the search begins, and the ratio at which they end."""
-_OVERLOADED, _FACTOR, _NEAR = 0.1, 1.3, 1.1
+_OVERLOADED, _FACTOR, _NEAR = 0.1, 1.5, 1.1
 """Growth from which the slope tells the rate that is served, and factors of the first steps, rough and near the end."""
-_MOST_STEPS, _MOST_LOWERED = 20, 60
+_IDLE = 0.2
+"""Requests in work at a time on a nearly idle server."""
+_MOST_STEPS, _MOST_LOWERED = 20, 10.0
 _LIMIT = 1.5
 """A run is cut off after this multiple of its time; the requests that then still wait have missed their SLOs."""
 
@@ -103,9 +104,12 @@ class RateSearch:
     def rough(self, first: float) -> float | None:
         """Return about the rate that is held, by short runs with one seed; None if none is.
 
-        An overloaded run tells the rate that is served, below which the search begins.
+        An overloaded run tells the rate that is served, below which the search begins. Where a nearly idle server
+        misses an SLO, no rate is tried.
         """
         short, rate = replace(self, scale=_SHORT), first
+        if self.residence_s and short.missed(short.at(_IDLE / self.residence_s)):
+            return None
         for _ in range(_MOST_STEPS):
             run = short.at(rate)
             if run.growth > _OVERLOADED:
@@ -118,33 +122,33 @@ class RateSearch:
         return None if best is None else best.rate
 
     def climbed(self, rate: float) -> float | None:
-        """Return the last of the rates from `rate` on, each higher by `_COARSE`, that short runs hold, or None."""
-        short, held = replace(self, scale=_SHORT), None
-        while not short.missed(short.at(rate)):
-            rate, held = rate * _COARSE, rate
-        return held
+        """Return about the rate that is held, if it is not below `rate`, by short runs; else None, after one run."""
+        short = replace(self, scale=_SHORT)
+        if short.missed(short.at(rate)):
+            return None
+        best = find_capacity(short.point, rate, ratio=_COARSE, factor=_FACTOR, most_steps=_MOST_STEPS).best
+        return None if best is None else best.rate
 
     def held(self, first: float) -> HeldRate | None:
-        """Return the rate that is held with every seed, searched from near it; None if none is."""
+        """Return the rate that is held with every seed, searched from near it; None if none is.
+
+        A seed with which a rate is held also holds the lower ones, to which a later seed leads.
+        """
         begun = self.at(first)
         if begun.growth > _OVERLOADED:
             first /= 1.0 + begun.growth
         search = find_capacity(self.point, first, ratio=STEP, factor=_NEAR, most_steps=_MOST_STEPS)
         if search.best is None:
             return None
-        rate = search.best.rate
-        for _ in range(_MOST_LOWERED):
-            runs = self._runs_held(rate)
-            if len(runs) == SEEDS + 1:
-                growth = fmean(each.growth for each in runs)
-                return HeldRate(rate / (1.0 + max(0.0, growth)), _first_missed(search), runs[0])
-            rate /= STEP
-        return None
-
-    def _runs_held(self, rate: float) -> list[Run]:
-        """Return the runs of a rate, one with each seed, up to the first one that misses."""
-        seeds = (self.at(rate, seed) for seed in range(SEEDS + 1))
-        return list(takewhile(lambda run: not self.missed(run), seeds))
+        rate, runs = search.best.rate, [self.at(search.best.rate)]
+        for seed in range(1, SEEDS + 1):
+            while self.missed(run := self.at(rate, seed)):
+                rate /= STEP
+                if rate < search.best.rate / _MOST_LOWERED:
+                    return None
+            runs.append(run)
+        growth = fmean(each.growth for each in runs)
+        return HeldRate(rate / (1.0 + max(0.0, growth)), _first_missed(search), runs[-1])
 
     def at(self, rate: float, seed: int = 0) -> Run:
         """Return a run at a rate; each runs once."""

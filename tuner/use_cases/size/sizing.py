@@ -1,8 +1,9 @@
 """The use case of `tuner size`: for each card and shape, the rate of one server, the servers of a fleet, and its cost.
 
 Every number is predicted, until `tuner.use_cases.size.confirm` measures some. A card's shapes are predicted in turn,
-from few GPUs to many, and end where the fewest possible servers hold the peak: a larger server would only cost more.
-Cards are predicted side by side, in a process each.
+from few GPUs to many. They end where larger servers would only cost more: where the fewest possible servers hold the
+peak, or a GPU holds less than `LEAST_SHARE` of what one of the card's best shape does. Cards are predicted side by
+side, in a process each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import groupby
 
 from search_spaces import HardwareProfile, Price, version_tuple
 from search_spaces.render import gpus_of
@@ -41,6 +43,9 @@ from tuner.workloads.traffic import Traffic
 
 CARDS = ("l4", "l40s", "h100", "h200")
 """Cards that are compared where none is given."""
+
+
+LEAST_SHARE = 2 / 3
 
 
 class Origin(StrEnum):
@@ -214,18 +219,28 @@ class _Work:
         version = version_tuple(find_version(self.request.settings.vllm_version, self.card))
         platform = Platform(self.card, parameters_of(self.card.key), version, SIMULATED_PACKAGES)
         found: list[Sized] = []
-        first, enough = self.demand.peak, self.request.most_gpus
-        for shape in shapes_of(self.asked.model, self.request.most_gpus):
-            if shape.gpus > enough:
+        first = self.demand.peak
+        for gpus, shapes in groupby(shapes_of(self.asked.model, self.request.most_gpus), lambda shape: shape.gpus):
+            for shape in shapes:
+                held = predict(self.asked, platform, shape, first)
+                sized = with_rate(self.request, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
+                first = first if sized.rate is None else sized.rate
+                found.append(sized)
+            if self._is_enough(found, gpus):
                 break
-            held = predict(self.asked, platform, shape, first)
-            sized = with_rate(self.request, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
-            found.append(sized)
-            if sized.fleet is not None and sized.rate is not None:
-                first = sized.rate
-                if sized.fleet.servers == 1 + self.request.reserve.spares:
-                    enough = shape.gpus
         return found
+
+    def _is_enough(self, found: Sequence[Sized], gpus: int) -> bool:
+        """Return whether servers of more GPUs would only cost more; see the module's docstring."""
+        own = [each for each in found if each.prediction.shape.gpus == gpus]
+        fewest = 1 + self.request.reserve.spares
+        if any(each.fleet is not None and each.fleet.servers == fewest for each in own):
+            return True
+        best, here = (
+            max((each.rate / each.prediction.shape.gpus for each in group if each.rate is not None), default=None)
+            for group in (found, own)
+        )
+        return best is not None and here is not None and here < LEAST_SHARE * best
 
 
 def _side_by_side(works: Sequence[_Work]) -> list[list[Sized]]:

@@ -33,7 +33,8 @@ def test_servers_have_the_headroom_together_and_hold_the_peak_without_the_lost_o
 
 def test_a_month_costs_servers_times_gpus_times_price_times_730_hours() -> None:
     fleet = fleet_of(demand(100.0), held=10.0, gpus=2, price=1.5, reserve=Reserve(0.2, 1))
-    assert (fleet.servers, fleet.gpus, fleet.load) == (12, 24, pytest.approx(100 / 12))
+    assert (fleet.servers, fleet.gpus) == (12, 24)
+    assert fleet.load == pytest.approx(100 / 12)
     assert fleet.cost_per_month == pytest.approx(24 * 1.5 * 730)  # 26,280
     # 100 requests/s × 730 × 3600 s × 100 tokens = 26,280 million tokens
     assert fleet.cost_per_million_output_tokens == pytest.approx(1.0)
