@@ -96,7 +96,7 @@ def fleets_grid(sizing: Sizing) -> Grid:
 
 
 def _worst(each: Sized) -> str:
-    """Return the servers at the pessimistic end, which a measured rate lacks and where a predicted one may hold none."""
+    """Return the servers at the pessimistic end, which a measured rate lacks; a predicted one may hold none there."""
     if each.origin is Origin.MEASURED:
         return text.ABSENT
     return "none hold" if each.pessimistic is None else str(each.pessimistic.servers)
