@@ -59,9 +59,9 @@ def servers_by_hour(hours: Sequence[float], servers: Sequence[int], name: str) -
     figure.add_bar(x=places, y=list(servers), name=f"servers ({name})", marker={"color": BLUE})
     figure.add_scatter(x=places, y=list(hours), name="requests/s", yaxis="y2", line={"color": GREY})
     figure.update_layout(
+        yaxis={"title": {"text": "servers"}, "rangemode": "tozero"},
         yaxis2={"overlaying": "y", "side": "right", "title": {"text": "requests/s"}, "rangemode": "tozero"},
-        margin={"r": 60},
     )
-    figure.update_xaxes(title_text="hour from the first request")
-    figure.update_yaxes(title_text="servers", rangemode="tozero", selector={"side": None})
+    figure.update_layout(yaxis2={"tickmode": "auto", "showgrid": False, "automargin": True})
+    figure.update_xaxes(title_text="hour from the first request", tickmode="linear", dtick=max(1, len(hours) // 8))
     return figure
