@@ -166,7 +166,7 @@ def test_a_measured_shape_corrects_the_others(confirmed: CommandOutput, folder: 
     measured = next(each for each in found["shapes"] if each["origin"] == "measured")
     assert measured["card"] == "l4"
     assert measured["pessimistic_servers"] is None
-    assert "measured " in measured["note"]
+    assert measured["note"].startswith(f"held {measured['rate']:.4g} requests/s and missed at ")
     folders = [path.name for path in (folder / "tuner_size").iterdir() if path.is_dir()]
     assert folders == [f"l4-{measured['shape'].replace(' ', '-')}"]
     assert "Simulated, not measured" not in (folder / "tuner_size" / "size.html").read_text()

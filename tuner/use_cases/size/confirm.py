@@ -134,9 +134,10 @@ def _with_measurement(sizing: Sizing, shape: Sized, result: CapacityResult) -> S
         note = f"measured: every rate that was tried missed an SLO; rates: {result.folder}"
         return replace(shape, rate=None, origin=Origin.MEASURED, fleet=None, pessimistic=None, note=note)
     found = with_rate(sizing.request, sizing.asked, sizing.demand, shape, Origin.MEASURED, rate / held.rate)
-    least = "at least " if result.is_lower_bound else ""
+    above = min((each for each in result.missed if each > rate), default=None)
+    end = "missed at no rate" if above is None else f"missed at {above:.4g}"
     return replace(
-        found, note=f"measured {least}{rate:.4g} requests/s, predicted {held.rate:.4g}; rates: {result.folder}"
+        found, note=f"held {rate:.4g} requests/s and {end}, predicted {held.rate:.4g}; rates: {result.folder}"
     )
 
 

@@ -243,7 +243,7 @@ def _tiles(sizing: Sizing) -> Iterator[Tile]:
     yield Tile("cost per month", f"{_money(fleet.cost_per_month)}{_currency(best)}", "all hours the same servers")
     if fleet.cost_per_month_by_hour is not None:
         yield Tile(
-            "by the hour", f"{_money(fleet.cost_per_month_by_hour)}{_currency(best)}", "servers follow the hours"
+            "cost by the hour", f"{_money(fleet.cost_per_month_by_hour)}{_currency(best)}", "servers follow the hours"
         )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 from tuner.cli.output.pages.benchmarks import CapacityProgress
 from tuner.cli.output.parts import FittedTable, ShellCommand, show
 from tuner.cli.signals import stop_on_signals
-from tuner.errors import EXIT_OURS, SettingError
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
 from tuner.files import write_output
 from tuner.results import text
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
@@ -23,12 +24,15 @@ PAGE_FILE, JSON_FILE = "size.html", "size.json"
 
 
 def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -> int:
-    """Predict, measure the cheapest `count` shapes, write page and document, print the answer, return the exit code."""
+    """Predict, measure the cheapest `count` shapes, write page and document, print the answer, return the exit code.
+
+    It is that of a failure, too, if nothing could be measured.
+    """
     if folder.exists() and not folder.is_dir():
         raise SettingError("output", str(folder), "this is a file", "give a folder")
     if count:
         check_machine(request, count)
-    sizing = size(request)
+    sizing, stop = size(request), threading.Event()
     if count:
         chosen = confirmable(sizing, count)
         _say(f"predicted in {text.duration(sizing.seconds)}; measuring {', '.join(each.name for each in chosen)}")
@@ -42,7 +46,9 @@ def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -
         print(json.dumps(found))
     else:
         _print(sizing, folder)
-    return 0 if sizing.cheapest is not None else EXIT_OURS
+    if stop.is_set():
+        return EXIT_INTERRUPTED
+    return EXIT_OURS if sizing.cheapest is None or (count and sizing.ratio is None) else 0
 
 
 def _print(sizing: Sizing, folder: Path) -> None:
