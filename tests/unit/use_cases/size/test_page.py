@@ -47,7 +47,7 @@ def sizing(*shapes: Sized) -> Sizing:
         {"arrivals": {"process": "poisson", "rate": 1}, "requests": 9, "classes": {"a": {"input": 9, "output": 9}}}
     )
     asked = Asked(model, load, Goals((), (parse_slo("a.p95_ttft_ms<1000"),), ()), (), {}, False)
-    request = SizeRequest(StudySettings(), ("l4", "h100"))
+    request = SizeRequest(StudySettings(preset="chat"), ("l4", "h100"))
     return Sizing(request, asked, ModelRef("M", "M", "M"), DEMAND, ordered(shapes), ("a note",), 12.0)
 
 
