@@ -49,6 +49,7 @@ FIRST_WEEK: Mapping[str, frozenset[str]] = {
         "tuner": "optimize capacity trials compare export report serve submit space doctor version debug",
         "optimize": "preset trials timeout study model engine gpu workload max_concurrency slo objective baseline",
         "capacity": "preset workload rate slo model engine gpu vllm output as_json",
+        "size": "preset workload rate slo model gpu price headroom confirm output as_json",
         "simulate": "preset gpu model workload rate max_concurrency input_len output_len as_json",
         "load": "url model preset workload study rate slo output as_json",
         "serve": "host port tls_certificate tls_key storage folder model_folder vllm ray_address",

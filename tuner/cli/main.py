@@ -46,7 +46,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
         add(with_help_all(command))
 
 
-_add("Run", run.optimize, run.simulate, run.capacity, run.quality, passes_flags=True)
+_add("Run", run.optimize, run.simulate, run.capacity, run.size, run.quality, passes_flags=True)
 _add("Run", run.load, run.verify, run.drift)
 app.add_typer(traffic.group, rich_help_panel="Run")
 _add(

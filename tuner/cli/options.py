@@ -206,6 +206,21 @@ def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> 
     return result
 
 
+def numbers(field: str, texts: Sequence[str] | None, form: str) -> dict[str, float]:
+    """Read texts as `pairs` does, whose values are numbers.
+
+    Raises:
+        SettingError: for another form.
+    """
+    found = {}
+    for name, value in pairs(field, texts, form).items():
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise SettingError(field, f"{name}={value}", f"{value!r} is not a number; the form is {form}") from None
+    return found
+
+
 def server_arguments(context: typer.Context) -> tuple[str, ...]:
     """Return the server's flags: the words after `--`. In a study of several engines, `ENGINE=` may be the first.
 

@@ -21,7 +21,7 @@ RATIO = 1.1
 """The search ends at this ratio of the lowest rate that missed an SLO to the highest rate that held."""
 
 MOST_STEPS = 5
-"""Doublings or halvings from the first rate: a factor of 32 either way."""
+"""Doublings or halvings from the first rate, unless said otherwise: a factor of 32 either way."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,31 @@ class CapacitySearch:
         return next((point for point in self.points if point.held and point.rate == capacity), None)
 
 
-def find_capacity(measure: Callable[[float], RatePoint], first: float) -> CapacitySearch:
+def find_capacity(
+    measure: Callable[[float], RatePoint],
+    first: float,
+    *,
+    ratio: float = RATIO,
+    factor: float = 2.0,
+    most_steps: int = MOST_STEPS,
+) -> CapacitySearch:
     """Search the capacity.
 
     Args:
         measure: sends the traffic at a rate and compares the metrics with the SLOs.
         first: the first rate, in requests/s.
+        ratio: where the search ends, see `RATIO`.
+        factor: of the steps up or down from the first rate, until the SLOs change.
+        most_steps: such steps at most.
     """
     points = [measure(first)]
-    rate, factor = first, 2.0 if points[0].held else 0.5
-    for _ in range(MOST_STEPS):
+    rate, factor = first, factor if points[0].held else 1.0 / factor
+    for _ in range(most_steps):
         rate *= factor
         points.append(measure(rate))
         if points[-1].held != points[0].held:
             break
-    while (gap := _gap(points)) is not None and gap[1] / gap[0] > RATIO:
+    while (gap := _gap(points)) is not None and gap[1] / gap[0] > ratio:
         points.append(measure(math.sqrt(gap[0] * gap[1])))
     return CapacitySearch(tuple(points))
 

@@ -57,9 +57,14 @@ class CapacityResult:
         return (self.folder / _RATES_FILE).read_text(encoding="utf-8")
 
     @property
+    def missed(self) -> list[float]:
+        """The rates at which an SLO was missed, in requests per second."""
+        return [float(row["rate"]) for row in csv.DictReader(self.rates.splitlines()) if row["held"] == "False"]
+
+    @property
     def is_lower_bound(self) -> bool:
         """True if every rate met the SLOs, so that the capacity may be higher."""
-        return not any(row["held"] == "False" for row in csv.DictReader(self.rates.splitlines()))
+        return not self.missed
 
 
 class CapacityObserver(Protocol):

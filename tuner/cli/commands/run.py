@@ -20,6 +20,7 @@ from tuner.cli.options import (
     Storage,
     StudyName,
     Vllm,
+    numbers,
     of,
     pairs,
     server_arguments,
@@ -208,6 +209,74 @@ def quality(
         trial=trial,
     )
     pages.benchmarks.run_quality(settings, as_json=as_json)
+
+
+SIZE_SETTINGS = (
+    *(
+        "preset",
+        "workload",
+        "rate",
+        "temperature",
+        "slo",
+        "model",
+        "tokenizer",
+        "vllm",
+        "vllm_version",
+        "env",
+        "secret",
+    ),
+    *("keep_answers", "startup_timeout", "output"),
+)
+
+
+@takes_settings(
+    StudySettings,
+    *SIZE_SETTINGS,
+    preset={"panel": WORKLOAD, "help": "Preset with traffic, model and SLOs.", "default": "chat"},
+    workload={"kind": str | None, "help": "Traffic, a YAML file."},
+    rate={"help": "Mean request rate that the fleet gets, in requests per second."},
+    output={"value": "DIR", "help": "Folder of the page, the JSON document and logs.", "default": "tuner_size"},
+)
+def size(
+    settings: StudySettings,
+    gpu: Annotated[
+        list[str] | None,
+        of("gpu", help="Card to compare: a name such as h200, or a YAML file.", shown="l4, l40s, h100 and h200"),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        of("price", value="CARD=NUMBER", help="Price of one GPU for an hour.", shown="the cards' list prices"),
+    ] = None,
+    most_gpus: Annotated[
+        int, option(MODEL, "INTEGER", "GPUs of one server at most.", "--most-gpus", least=1, most=8)
+    ] = 8,
+    headroom: Annotated[
+        float, option(GOALS, "SHARE", "What the servers hold beyond the peak, as a share of it.", least=0, most=10)
+    ] = 0.2,
+    spares: Annotated[
+        int, option(GOALS, "INTEGER", "Servers that may fail while the others hold the peak.", least=0, most=100)
+    ] = 1,
+    confirm: Annotated[
+        int, option(RUN, "INTEGER", "Measure so many of the cheapest shapes on this machine's GPUs.", least=0, most=20)
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Find how many servers of which card and shape a load needs.
+
+    Predicts the rate that one server holds within the SLOs, for each card and shape, the servers for the peak with
+    headroom and spares, and their cost. Writes a page and a JSON document. With --confirm, the cheapest shapes are
+    measured, and the others corrected by them. Flags after `--` are passed to every server.
+
+    tuner size --workload chat.yaml --gpu l4 --gpu h100 --price h100=2.5
+    """
+    request = pages.size.SizeRequest(
+        settings=settings,
+        cards=tuple(gpu or pages.size.CARDS),
+        prices=numbers("price", price, "CARD=NUMBER"),
+        reserve=pages.size.Reserve(headroom, spares),
+        most_gpus=most_gpus,
+    )
+    raise typer.Exit(pages.size.run_size(request, confirm, Path(settings.output), as_json=as_json))
 
 
 SIMULATE_SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         report,
         service,
         setup,
+        size,
         studies,
         traffic,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "report",
     "service",
     "setup",
+    "size",
     "studies",
     "traffic",
 ]

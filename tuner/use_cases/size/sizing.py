@@ -1,0 +1,286 @@
+"""The use case of `tuner size`: for each card and shape, the rate of one server, the servers of a fleet, and its cost.
+
+Every number is predicted, until `tuner.use_cases.size.confirm` measures some. A card's shapes are predicted in turn,
+from few GPUs to many. They end where larger servers would only cost more: where the fewest possible servers hold the
+peak, or a GPU holds less than `LEAST_SHARE` of what one of the card's best shape does. Cards are predicted side by
+side, in a process each.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import groupby
+
+from search_spaces import HardwareProfile, Price, version_tuple
+from search_spaces.render import gpus_of
+from search_spaces.schema import VLLM
+from tuner.engines.command_line import sampling_arguments
+from tuner.engines.simulator.client import refuse_unmodelled
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import Platform
+from tuner.errors import SettingError
+from tuner.gpu import usable_cores
+from tuner.scoring.goals import Slo
+from tuner.settings.study import StudySettings
+from tuner.specs import ModelRef
+from tuner.study.specification.find_model import find_simulated_model
+from tuner.study.specification.resolve_workload import check_price, find_goals, find_price, find_workload
+from tuner.use_cases.engines import find_card, find_version
+from tuner.use_cases.size.demand import Demand, demand_of
+from tuner.use_cases.size.fleet import Fleet, Reserve, fleet_of, front
+from tuner.use_cases.size.predict import LATENCIES, Asked, Prediction, latencies_at, predict
+from tuner.use_cases.size.shapes import MOST_GPUS, shapes_of
+from tuner.workloads.presets import load_preset
+from tuner.workloads.schedule import file_notes
+from tuner.workloads.spec import Suite
+from tuner.workloads.traffic import Traffic
+
+CARDS = ("l4", "l40s", "h100", "h200")
+"""Cards that are compared where none is given."""
+
+
+LEAST_SHARE = 2 / 3
+
+
+class Origin(StrEnum):
+    """Where the rate of a server comes from."""
+
+    PREDICTED = "predicted"
+    CORRECTED = "corrected"
+    """Predicted, and multiplied by what measured shapes held relative to their predictions."""
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class SizeRequest:
+    """What is asked: `settings` has model, workload, SLOs and flags, `prices` those of a GPU-hour by card as given."""
+
+    settings: StudySettings
+    cards: tuple[str, ...] = CARDS
+    prices: Mapping[str, float] = field(default_factory=dict)
+    reserve: Reserve = field(default_factory=Reserve)
+    most_gpus: int = MOST_GPUS
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A server of one card and shape, and the fleet of such servers.
+
+    Attributes:
+        prediction: of one server.
+        price: of a GPU-hour; None: unknown.
+        rate: requests/s that one server holds; None for none.
+        origin: of the rate.
+        fleet: None without a rate.
+        pessimistic: the fleet at that end of the error band; None: there is no such rate, or the rate is measured.
+        latencies: predicted, of a server with its part of the peak.
+        on_front: no other shape has lower cost and latencies.
+        note: why a measurement gave no rate, or between which rates it ended.
+    """
+
+    prediction: Prediction
+    price: Price | None
+    rate: float | None = None
+    origin: Origin = Origin.PREDICTED
+    fleet: Fleet | None = None
+    pessimistic: Fleet | None = None
+    latencies: Mapping[str, float | None] = field(default_factory=dict)
+    on_front: bool = False
+    note: str = ""
+
+    @property
+    def card(self) -> HardwareProfile:
+        """The card of its GPUs."""
+        return self.prediction.platform.card
+
+    @property
+    def name(self) -> str:
+        """Card and shape."""
+        return f"{self.card.key} {self.prediction.shape.name}"
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """The answer: shapes in the order of their cost, those without one last.
+
+    Attributes:
+        request: what was asked.
+        asked: of every server.
+        model: its name, and the place of its files.
+        demand: on all servers together.
+        shapes: every card and shape.
+        notes: what is left out or assumed, a line each.
+        seconds: that the predictions took.
+        ratio: measured by predicted rates, the geometric mean; None without a measurement.
+    """
+
+    request: SizeRequest
+    asked: Asked
+    model: ModelRef
+    demand: Demand
+    shapes: tuple[Sized, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    ratio: float | None = None
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """The bounds that a rate has to keep."""
+        return self.asked.goals.slos
+
+    @property
+    def cheapest(self) -> Sized | None:
+        """The first shape with a fleet; None if none holds a rate."""
+        return next((each for each in self.shapes if each.fleet is not None), None)
+
+
+def size(request: SizeRequest) -> Sizing:
+    """Predict servers and costs.
+
+    Raises:
+        UserError: for a setting that cannot work.
+    """
+    begun = time.perf_counter()
+    cards = [find_card(name) for name in dict.fromkeys(request.cards)]
+    prices = _prices(request, cards)
+    settings = request.settings
+    preset = load_preset(settings.preset)
+    load = find_workload(preset, settings)
+    demand, one = demand_of(load if not isinstance(load, Suite) else _refuse_suite(settings))
+    for each in one.sent_classes.values():
+        refuse_unmodelled(each)
+    goals = find_goals(preset, load, settings, own=not settings.files)
+    model, shape = find_simulated_model(settings.model or preset.model, settings.tokenizer)
+    words = (*sampling_arguments(one.temperature, VLLM), *settings.server_arguments)
+    if gpus_of(words) > 1:
+        rule = "the shapes of servers differ in how many GPUs share the model"
+        raise SettingError("server_arguments", None, rule, "leave out the flags of parallelism")
+    asked = Asked(shape, one, goals, words, dict(settings.env), settings.keep_answers)
+    works = [_Work(request, asked, demand, card, price) for card, price in zip(cards, prices, strict=True)]
+    shapes = [each for found in _side_by_side(works) for each in found]
+    notes = (*file_notes(load), *_notes(load, goals.slos))
+    sizing = Sizing(request, asked, model, demand, (), notes, time.perf_counter() - begun)
+    return replace(sizing, shapes=ordered(shapes))
+
+
+def _refuse_suite(settings: StudySettings) -> Traffic:
+    raise SettingError("workload", list(settings.files), "one load is sized at a time", "give one traffic file")
+
+
+def _prices(request: SizeRequest, cards: Sequence[HardwareProfile]) -> list[Price | None]:
+    """Return the price of each card: the given one, else the list price."""
+    known = [card.key for card in cards]
+    for key, value in request.prices.items():
+        check_price(value)
+        if key not in known:
+            raise SettingError("price", f"{key}={value:g}", f"no card of this name is compared: {', '.join(known)}")
+    return [find_price(request.prices.get(card.key), card) for card in cards]
+
+
+def _notes(load: object, slos: Sequence[Slo]) -> list[str]:
+    """Return what is left out of the workload, and what the SLOs leave open."""
+    notes = []
+    if isinstance(load, Traffic) and load.max_in_flight is not None:
+        notes.append(
+            f"max_in_flight {load.max_in_flight} is left out: it limits the client, whatever the number of servers"
+        )
+    for name, bounds in load.slo.items() if isinstance(load, Traffic) else ():
+        single = [key for key in bounds if key in _SINGLE]
+        if single and "goodput_share" not in bounds:
+            rule = f"{name}: {', '.join(single)} of single requests bounds no rate without goodput_share"
+            notes.append(f"{rule}; add a percentile (p95_{single[0]}) or goodput_share to `slo`")
+    if not any(slo.metric.endswith("_ms") for slo in slos) and not (isinstance(load, Traffic) and load.slo):
+        notes.append("no SLO bounds a latency: a server holds what it completes")
+    return notes
+
+
+_SINGLE = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
+"""Bounds on single requests."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The shapes of one card."""
+
+    request: SizeRequest
+    asked: Asked
+    demand: Demand
+    card: HardwareProfile
+    price: Price | None
+
+    def run(self) -> list[Sized]:
+        """Predict the shapes in turn."""
+        version = version_tuple(find_version(self.request.settings.vllm_version, self.card))
+        platform = Platform(self.card, parameters_of(self.card.key), version, SIMULATED_PACKAGES)
+        found: list[Sized] = []
+        first = self.demand.peak
+        for gpus, shapes in groupby(shapes_of(self.asked.model, self.request.most_gpus), lambda shape: shape.gpus):
+            for shape in shapes:
+                held = predict(self.asked, platform, shape, first)
+                sized = with_rate(self.request, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
+                first = first if sized.rate is None else sized.rate
+                found.append(sized)
+            if self._is_enough(found, gpus):
+                break
+        return found
+
+    def _is_enough(self, found: Sequence[Sized], gpus: int) -> bool:
+        """Return whether servers of more GPUs would only cost more; see the module's docstring."""
+        own = [each for each in found if each.prediction.shape.gpus == gpus]
+        fewest = 1 + self.request.reserve.spares
+        if any(each.fleet is not None and each.fleet.servers == fewest for each in own):
+            return True
+        best, here = (
+            max((each.rate / each.prediction.shape.gpus for each in group if each.rate is not None), default=None)
+            for group in (found, own)
+        )
+        return best is not None and here is not None and here < LEAST_SHARE * best
+
+
+def _side_by_side(works: Sequence[_Work]) -> list[list[Sized]]:
+    """Return the shapes of each card."""
+    processes = min(usable_cores(), len(works))
+    if processes == 1:
+        return [work.run() for work in works]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(_Work.run, works))
+
+
+def with_rate(
+    request: SizeRequest, asked: Asked, demand: Demand, sized: Sized, origin: Origin, factor: float = 1.0
+) -> Sized:
+    """Return a shape with the fleet for its predicted rate, or for a multiple of it that measurements tell."""
+    found = sized.prediction
+    if found.held is None:
+        return replace(sized, rate=None, fleet=None)
+    price, gpus = None if sized.price is None else sized.price.per_gpu_hour, found.shape.gpus
+    rate = found.held.rate * factor
+    fleet = fleet_of(demand, rate, gpus, price, request.reserve)
+    least = None
+    if origin is not Origin.MEASURED and found.pessimistic is not None:
+        least = fleet_of(demand, found.pessimistic * factor, gpus, price, request.reserve)
+    latencies = latencies_at(asked, found, fleet.load)
+    return replace(sized, rate=rate, origin=origin, fleet=fleet, pessimistic=least, latencies=latencies)
+
+
+def ordered(shapes: Sequence[Sized]) -> tuple[Sized, ...]:
+    """Return shapes by cost, without a price by GPUs, without a rate last; with marks for those on the front."""
+    points = [(_cost(each), *(each.latencies.get(name) for name in LATENCIES[:2])) for each in shapes]
+    marked = [replace(each, on_front=mark) for each, mark in zip(shapes, front(points), strict=True)]
+
+    def place(each: Sized) -> tuple[bool, bool, float]:
+        cost = _cost(each)
+        gpus = 0 if each.fleet is None else each.fleet.gpus
+        return each.fleet is None, cost is None, float(gpus) if cost is None else cost
+
+    return tuple(sorted(marked, key=place))
+
+
+def _cost(each: Sized) -> float | None:
+    return None if each.fleet is None else each.fleet.cost_per_month
