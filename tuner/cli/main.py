@@ -47,7 +47,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
 
 
 _add("Run", run.optimize, run.simulate, run.capacity, run.quality, passes_flags=True)
-_add("Run", run.load, run.verify)
+_add("Run", run.load, run.verify, run.recheck)
 _add(
     "Results",
     studies.studies,
