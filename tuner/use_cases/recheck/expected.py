@@ -6,6 +6,7 @@ It comes from a study of the database, or from a YAML file that an earlier reche
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 from records.measured import exported_of, reference_number
 from records.trials import Provenance, StudyRecord, TrialRecord
+from search_spaces import space_names
 from search_spaces.yaml_file import YamlError, plain_yaml, read_yaml
 from tuner.engines.command_line import command_of, engine_of, sampling_arguments
 from tuner.errors import SettingError, UserError
@@ -49,9 +51,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Again:
-    """How `tuner optimize` repeats a study: its options but the study's name and traffic, and the flags after `--`."""
+    """How `tuner optimize` repeats a study: its settings but the study's name and traffic, and the servers' flags."""
 
-    options: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
     flags: tuple[str, ...] = ()
 
 
@@ -138,7 +140,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int 
         raise SettingError("study", study.name, "it has no winner yet", "let `tuner optimize` end it, or give {trial}")
     if "engines" in premise or int(facts.get("nodes", 1)) > 1:
         rule = "a recheck measures one engine on one machine, and this study has several"
-        raise SettingError("study", study.name, rule, "verify a running server: `tuner verify --study NAME`")
+        raise SettingError("study", study.name, rule, "compare a running server with it: `tuner verify`")
     script, reference = serve_script_of(study, chosen, records), reference_number(conclusion, records)
     contenders = {each["number"]: each["score"] for each in (conclusion or {}).get("contenders", ())}
     gain = contenders.get(chosen)
@@ -173,12 +175,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int 
     )
 
 
-_CLOSED_LOOP = {
-    "max_concurrency": "users",
-    "num_prompts": "prompts",
-    "input_len": "input-len",
-    "output_len": "output-len",
-}
+_CLOSED_LOOP = ("max_concurrency", "num_prompts", "input_len", "output_len")
 
 
 def _again(study: StudyRecord) -> Again:
@@ -189,16 +186,17 @@ def _again(study: StudyRecord) -> Again:
     pairs = [("preset", facts["preset"]), ("model", premise["model"]["name"])]
     pairs += [("tokenizer", premise["model"]["tokenizer"])] if not simulated else []
     pairs += [("engine", "simulated" if simulated else engine)]
+    pairs += [("space", name)] if (name := premise["space"]["source"].get("name")) in space_names(engine) else []
+    pairs += [("baseline", json.dumps(premise["baseline"]))] if "baseline" in premise else []
     pairs += [("objective", each) for each in premise["objectives"]]
     pairs += [("env", f"{name}={value}") for name, value in server["environment"].items()]
-    pairs += [("server-command", shlex.join(server["command"]))] if server.get("command") else []
+    pairs += [("server_command", shlex.join(server["command"]))] if server.get("command") else []
     classes = [] if isinstance(workload, ClosedLoop) else [f"{name}." for name in workload.slos]
     pairs += [("slo", each) for each in premise["slos"] if not each.startswith(tuple(classes))]
     if isinstance(workload, ClosedLoop):
-        pairs += [(option, str(getattr(workload, name))) for name, option in _CLOSED_LOOP.items()]
+        pairs += [(name, str(getattr(workload, name))) for name in _CLOSED_LOOP]
     sampling = len(sampling_arguments(workload.temperature, engine))
-    options = [word for name, value in pairs for word in (f"--{name}", value)]
-    return Again(tuple(options), tuple(server["arguments"][sampling:]))
+    return Again(tuple(pairs), tuple(server["arguments"][sampling:]))
 
 
 def _setup(name: str, script: ServeScript) -> Setup:
@@ -238,18 +236,18 @@ def read_expected(path: Path) -> Expected:
         raise SettingError("study", str(path), f"the file cannot be read: {error.strerror}", "give another") from None
     if data.pop("tuner_recheck", None) != FORMAT:
         rule = f"this is no file of a recheck in format {FORMAT}"
-        raise SettingError("study", str(path), rule, "write one: `tuner recheck STUDY --save FILE`")
+        raise SettingError("study", str(path), rule, "write one: `tuner recheck STUDY` with {save}")
     try:
         return _expected(data, path.absolute().parent)
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         rule = f"the file is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        raise SettingError("study", str(path), rule, "write it again: `tuner recheck STUDY --save FILE`") from None
+        raise SettingError("study", str(path), rule, "write it again: `tuner recheck STUDY` with {save}") from None
 
 
 def _expected(data: dict[str, Any], folder: Path) -> Expected:
     files = {str((folder / name).resolve()): digest for name, digest in data.pop("files", {}).items()}
     _check_files(files)
-    gain, reference = data.pop("gain", None), data.pop("reference", None)
+    gain, reference, again = data.pop("gain", None), data.pop("reference", None), {"flags": (), **data.pop("again", {})}
     for name in ("objectives", "slos", "drivers", "command"):
         data[name] = tuple(data.get(name, ()))
     return Expected(
@@ -262,7 +260,9 @@ def _expected(data: dict[str, Any], folder: Path) -> Expected:
             "gain": None if gain is None else Promise(**gain),
             "metrics": {name: Reference(**each) for name, each in data.get("metrics", {}).items()},
             "files": files,
-            "again": Again(*(tuple(data.get("again", {}).get(name, ())) for name in ("options", "flags"))),
+            "again": Again(
+                tuple((name, value) for name, value in again.get("settings", ())), tuple(again.get("flags", ()))
+            ),
         }
     )
 

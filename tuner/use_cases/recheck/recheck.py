@@ -8,6 +8,7 @@ on each of them instead, and each is compared with the first.
 from __future__ import annotations
 
 import itertools
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -18,7 +19,7 @@ from pathlib import Path
 from records.trials import Provenance, Repeat, TrialRecord
 from search_spaces.yaml_file import yaml_text
 from storage import open_store
-from tuner.errors import SettingError
+from tuner.errors import SettingError, as_text
 from tuner.export.references import Comparison, compared, references
 from tuner.gpu import SlowdownWatch, load_warning
 from tuner.gpu import devices as gpu_devices
@@ -246,13 +247,13 @@ class _Measurement:
 
     def _next_step(self, result: RecheckResult) -> str | None:
         """Return the command that follows from the verdict; None where there is nothing to do."""
-        again = f"tuner recheck {self.settings.study or self.expected.study}"
+        again = f"tuner recheck {as_text(shlex.quote(self.settings.study or self.expected.study))}"
         if result.verdict is Change.INCONCLUSIVE:
-            return f"{again} --rounds {2 * self.settings.rounds}"
+            return f"{again} {{rounds}} {2 * self.settings.rounds}"
         if result.verdict is not Change.WORSE:
             return None
         if all(each.change is not Change.WORSE for each in result.judged):
-            return f"{again} --vllm BEFORE --vllm TODAY, which tells the version from the machine"
+            return f"{again} {{vllm}} BEFORE {{vllm}} TODAY, which tells the version from the machine"
         version = self.arms[-1].installation.info.version
         return retune(self.expected, version, _loads(self.expected, self.folder))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -62,7 +62,7 @@ class RecheckResult:
         folder: of the logs.
         margin: the smallest change that matters, as a share.
         disturbed: what disturbs the measurements here.
-        next_step: a command; None where there is nothing to do.
+        next_step: a command, in which `{name}` stands for an option; None where there is nothing to do.
     """
 
     study: str
@@ -103,7 +103,6 @@ class RecheckResult:
             "servers": [{**asdict(each), "change": each.change.value} for each in self.judged],
             "record": None if self.record is None else list(self.record.lines),
             "disturbed": list(self.disturbed),
-            "next_step": self.next_step,
         }
 
     def lines(self) -> list[str]:
@@ -115,7 +114,7 @@ class RecheckResult:
             found += [f"record: {line}" for line in self.record.lines]
         if self.record is not None and self.record.failed and all(e.change is not Change.WORSE for e in self.judged):
             found.append("the gain is not lost: the machine or the engine is slower, not the configuration")
-        return [*found, *([] if self.next_step is None else [f"next: {self.next_step}"])]
+        return found
 
     def tables(self) -> list[Grid]:
         """Return a table of the objectives for each server that was compared."""
@@ -140,10 +139,10 @@ def _table(reference: str, judged: Judged) -> Grid:
     return found
 
 
-def markdown(result: RecheckResult) -> str:
-    """Return the summary of a recheck for the page of a CI run or a pull request."""
+def markdown(result: RecheckResult, following: Sequence[str] = ()) -> str:
+    """Return the summary of a recheck for the page of a CI run or a pull request, with lines that follow from it."""
     lines = [f"### {result.study}: {result.verdict}", ""]
-    lines += [f"- {_escaped(line)}" for line in (*result.told, *result.lines()[1:], *result.disturbed)]
+    lines += [f"- {_escaped(line)}" for line in (*result.told, *result.lines()[1:], *following, *result.disturbed)]
     for table in result.tables():
         headings = [each.heading for each in table.columns]
         lines += ["", _row(headings), _row(["---"] * len(headings)), *(_row(row) for row in table.rows)]

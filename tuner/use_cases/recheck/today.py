@@ -19,7 +19,7 @@ from tuner.engines.base import Engine, EngineInfo
 from tuner.engines.command_line import check_known_flags, check_values
 from tuner.engines.factory import EngineFactory
 from tuner.engines.kinds import kind_of
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, as_text
 from tuner.processes.secrets import Secrets, referenced
 from tuner.settings.study import StudySettings
 from tuner.use_cases.devices import Devices
@@ -106,24 +106,25 @@ def refuse_lost_flags(expected: Expected, setups: Sequence[Setup], info: EngineI
             check_known_flags(setup.flags, info)
             check_values(setup.flags, info)
         except SettingError as error:
-            hint = f", {error.remedy.removesuffix('?')}?" if error.remedy.startswith("did you mean") else ""
-            flag = f"{error.value}: " if error.value is not None else ""
-            rule = f"{flag}{error.rule}{hint}, and {setup.name} of study {expected.study!r} needs it"
-            raise UserError(f"{rule}; tune again: {retune(expected, info.version)}") from None
+            hint = f"; {error.remedy}" if error.remedy.startswith("did you mean") else ""
+            rule = f"{error.rule}, and {setup.name} of study {expected.study!r} has it{hint}"
+            remedy = f"tune again: {retune(expected, info.version)}"
+            raise SettingError("server_arguments", error.value, rule, remedy) from None
 
 
 def retune(expected: Expected, version: str, loads: Sequence[str] = ()) -> str:
-    """Return the command that tunes again, with the study as its source study.
+    """Return the command that tunes again, with the study as its source study; `{name}` stands for an option.
 
     Args:
         expected: what the study expects.
         version: of the engine today, for the name of the new study.
         loads: paths of the traffic files; a closed loop has none.
     """
-    again = expected.again
-    words = ["tuner", "optimize", "--study", f"{expected.study}-{version}", "--learn-from", expected.study]
-    words += [*again.options, *(word for each in loads for word in ("--workload", each))]
-    return shlex.join([*words, *(("--", *again.flags) if again.flags else ())])
+    named = [("study", f"{expected.study}-{version}"), ("learn_from", expected.study), *expected.again.settings]
+    named += [("workload", each) for each in loads]
+    flags = ("--", *expected.again.flags) if expected.again.flags else ()
+    settings = " ".join(f"{{{name}}} {as_text(shlex.quote(value))}" for name, value in named)
+    return " ".join(["tuner optimize", settings, *([as_text(shlex.join(flags))] if flags else [])])
 
 
 def changes(expected: Expected, today: Installation, model: str | None) -> list[str]:

@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+from tuner.cli.options import option_of
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.signals import stop_on_signals
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, spelled
 from tuner.use_cases.recheck.recheck import RecheckSettings as RecheckSettings
 from tuner.use_cases.recheck.recheck import recheck
 from tuner.use_cases.recheck.result import junit, markdown
@@ -29,15 +30,16 @@ def run_recheck(settings: RecheckSettings, *, junit_file: Path | None, summary: 
 
     with stop_on_signals() as stop:
         result = recheck(settings, tell, say, stop)
+    following = [] if result.next_step is None else [f"next: {spelled(result.next_step, option_of)}"]
     if junit_file is not None:
         _write(junit_file, junit(result), "w")
     if summary is not None:
-        _write(summary, markdown(result), "a")
+        _write(summary, markdown(result, following), "a")
     if as_json:
-        print(json.dumps(result.document, indent=1))
+        print(json.dumps({**result.document, "next": following[0][6:] if following else None}, indent=1))
         return result.exit_code
     show(*(FittedTable(each) for each in result.tables()))
-    print("\n".join(result.lines()))
+    print("\n".join([*result.lines(), *following]))
     for line in result.disturbed:
         say(line)
     return result.exit_code
