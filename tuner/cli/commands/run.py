@@ -13,6 +13,7 @@ from tuner.cli.options import (
     SERVER,
     AsJson,
     Env,
+    Margin,
     QualityTask,
     Rate,
     Secret,
@@ -283,9 +284,7 @@ def recheck(
     model: Annotated[
         Text, option(MODEL, "DIR|NAME", "Model to serve, such as new weights.", shown="the study's")
     ] = None,
-    margin: Annotated[
-        float, option(RUN, "PERCENT", "The smallest change that matters, in percent.", least=0, most=50)
-    ] = 3.0,
+    margin: Margin = 3.0,
     rounds: Annotated[
         int, option(RUN, "INTEGER", "Rounds of all servers; at most twice as many are run.", least=2)
     ] = 3,
