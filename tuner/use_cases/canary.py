@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tuner.errors import InfrastructureError, SettingError
 from tuner.scoring.change import MARGIN, Change
-from tuner.scoring.mirrored import Mirrored, Pair
 from tuner.scoring.sequential import looks
 from tuner.use_cases.load import KEY_VARIABLES, LoadResult, LoadSender, LoadSettings
+from tuner.use_cases.mirrored import Mirrored, Pair
 from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.scoring.test_mirrored import answered
+from tests.unit.use_cases.test_mirrored import answered
 from tuner.errors import InfrastructureError, SettingError
 from tuner.scoring.change import Change
 from tuner.use_cases import canary

@@ -154,8 +154,13 @@ def _row(cells: object) -> str:
     return "| " + " | ".join(_escaped(str(each)) for each in cells) + " |"  # type: ignore[attr-defined]
 
 
+def _printable(line: str) -> str:
+    """Return a line without characters that XML forbids; a server's log may have any."""
+    return "".join(each if each.isprintable() else " " for each in line)
+
+
 def _escaped(line: str) -> str:
-    return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return _printable(line).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _change(verdict: str) -> Change:
@@ -183,8 +188,9 @@ def junit(result: RecheckResult) -> str:
     suite.set("failures", str(sum(change is Change.WORSE for _, change, _ in cases)))
     suite.set("skipped", str(sum(change is Change.INCONCLUSIVE for _, change, _ in cases)))
     suite.set("errors", "0")
-    for name, change, line in cases:
-        case = ET.SubElement(suite, "testcase", classname=f"tuner.{result.study}", name=name)
+    for name, change, shown in cases:
+        line = _printable(shown)
+        case = ET.SubElement(suite, "testcase", classname=f"tuner.{result.study}", name=_printable(name))
         if change is Change.WORSE:
             ET.SubElement(case, "failure", message=line, type="worse")
         elif change is Change.INCONCLUSIVE:

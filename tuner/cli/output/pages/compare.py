@@ -15,11 +15,11 @@ from tuner.results import text
 from tuner.results.conclusion import price_lines
 from tuner.results.text import grid
 from tuner.scoring.change import Change
-from tuner.scoring.mirrored import MEASURES
 from tuner.study.specification.spec import difference
 from tuner.use_cases.canary import CanarySettings as CanarySettings
 from tuner.use_cases.canary import compare_servers
 from tuner.use_cases.compare import Pair, compare
+from tuner.use_cases.mirrored import MEASURES
 from tuner.use_cases.recheck.result import EXIT_CODES
 
 WIDTH = 160

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tuner.scoring.change import Change
-from tuner.scoring.mirrored import MEASURES, Mirrored, Pair, answer_s, first_token_s, token_s
+from tuner.use_cases.mirrored import MEASURES, Mirrored, Pair, answer_s, first_token_s, token_s
 from tuner.workloads.results import RequestRecord, RequestStatus
 
 
