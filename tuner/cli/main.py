@@ -61,7 +61,7 @@ _add(
 _add("Results", files.export, files.report, files.sync, files.ui)
 _add("Service", service.serve)
 _add("Service", service.submit, passes_flags=True)
-_add("Service", service.watch, service.status, service.logs)
+_add("Service", service.watch, service.status, service.logs, service.mcp)
 _add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
 _add("Setup", setup.presets, setup.space, setup.doctor, setup.kernels)
 
