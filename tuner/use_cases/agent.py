@@ -17,7 +17,7 @@ from typing import Any
 from tuner.client.client import AsyncClient
 from tuner.client.replies import SubmittedStudy
 from tuner.confidence import INTERVAL
-from tuner.errors import SettingError, TunerError, UserError
+from tuner.errors import TunerError, UserError
 
 FILES = ("workload", "space", "quality_task")
 """Settings whose values name files of this machine, and would send them."""
@@ -54,7 +54,13 @@ def _library() -> Any:
     try:
         return import_module("mcp.server.mcpserver")
     except ModuleNotFoundError:
-        raise UserError("`tuner mcp` needs the package mcp, version 2; install it: pip install 'tuner[mcp]'") from None
+        raise UserError("`tuner mcp` needs the package mcp, version 2; install it: pip install 'mcp>=2.3'") from None
+
+
+def _refused(text: str) -> Exception:
+    """Return the error whose text an agent gets; others are taken for errors of this program."""
+    error: Exception = import_module("mcp.server.mcpserver.exceptions").ToolError(text)
+    return error
 
 
 def tools(client: AsyncClient) -> list[Tool]:
@@ -100,19 +106,14 @@ async def _answered(asked: Awaitable[Any]) -> Any:
     try:
         return await asked
     except TunerError as error:
-        from mcp.server.mcpserver.exceptions import ToolError
-
-        raise ToolError(str(error)) from None
+        raise _refused(str(error)) from None
 
 
 def _without_files(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings; one that names a file is refused."""
     for name in FILES:
         if settings.get(name) is not None:
-            from mcp.server.mcpserver.exceptions import ToolError
-
-            rule = "an agent names no files of this machine"
-            raise ToolError(str(SettingError(name, None, f"{name}: {rule}", "choose a preset, or submit it by hand")))
+            raise _refused(f"{name}: an agent names no files of this machine; choose a preset, or submit it by hand")
     return settings
 
 

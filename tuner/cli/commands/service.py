@@ -82,11 +82,7 @@ def mcp(server: Server = None, insecure: Insecure = False) -> None:
 
     {"command": "tuner", "args": ["mcp", "--server", "https://tuner.example.org"]}
     """
-    import asyncio
-
-    from tuner.use_cases.agent import serve_agent
-
-    asyncio.run(serve_agent(server, insecure=insecure))
+    pages.service.run_agent(server, insecure=insecure)
 
 
 def status(
