@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 import xml.etree.ElementTree as ET
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from storage import open_store
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
+from tests.unit.deploy.test_action import Runner
 from tuner.engines.base import EngineInfo
 from tuner.use_cases import optimize as optimize_run
 from tuner.use_cases.recheck import today
@@ -120,6 +122,24 @@ def test_a_saved_file_is_a_gate_without_a_database(study: Path, fake: Path, tmp_
     summary = (tmp_path / "summary.md").read_text()
     assert [line for line in summary.splitlines() if line.startswith("###")] == ["### mine: holds", "### mine: worse"]
     assert "| output_throughput |" in summary
+
+
+def test_the_action_of_ci_fails_for_a_slower_server(study: Path, fake: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "recheck.yaml"
+    assert rechecked(study, "mine", "--vllm", str(fake), "--save", str(saved)).code == 0
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "tuner"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tuner.cli.main "$@"\n')
+    program.chmod(0o755)
+    slow = install_fake_vllm(tmp_path / "slow", noise=0.003, slower=1.5)
+    for vllm, ends, verdict in ((fake, 0, "holds"), (slow, 6, "worse")):
+        runner = Runner(tmp_path, vllm=str(vllm))
+        assert runner.run() == ends
+        assert runner.outputs["recheck"]["verdict"] == verdict
+    assert [line for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("### mine: ")] == [
+        "### mine: holds",
+        "### mine: worse",
+    ]
 
 
 def test_a_lost_flag_is_said_before_anything_runs(

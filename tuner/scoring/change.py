@@ -80,6 +80,9 @@ class Promise:
         return cls(value, min(low, value), max(high, value))
 
 
+_EXACT = 1e-9
+"""Difference to 1 of a ratio without an interval, up to which the measurements of all rounds are the same."""
+
 EQUAL = Promise(1.0, 1.0, 1.0)
 """What is promised of two servers that should be equal."""
 
@@ -92,7 +95,11 @@ def change_of(today: Ratio | None, promised: Promise, margin: float = MARGIN) ->
         promised: what it should be.
         margin: the smallest change that matters, as a share.
     """
-    if today is None or today.low is None or today.high is None:
+    if today is None:
+        return Change.INCONCLUSIVE
+    if today.rounds > 1 and today.low is None and abs(today.ratio - 1.0) <= _EXACT:
+        today = Ratio(1.0, 1.0, 1.0, today.rounds)
+    if today.low is None or today.high is None:
         return Change.INCONCLUSIVE
     if today.low > promised.high and today.high > promised.high * (1 + margin):
         return Change.BETTER

@@ -40,6 +40,12 @@ def test_nothing_follows_without_an_interval(today: Ratio | None) -> None:
     assert change_of(today, EQUAL) is Change.INCONCLUSIVE
 
 
+def test_measurements_that_are_the_same_in_every_round_are_equal() -> None:
+    assert change_of(Ratio(1.0, None, None, 2), EQUAL) is Change.HOLDS
+    assert change_of(Ratio(1.0, None, None, 1), EQUAL) is Change.INCONCLUSIVE
+    assert change_of(Ratio(1.0, None, None, 2), GAIN) is Change.WORSE
+
+
 def test_a_promise_without_an_interval_is_the_ratio() -> None:
     assert Promise.of({"ratio": 1.2, "low": None, "high": None}) == Promise(1.2, 1.2, 1.2)
     with pytest.raises(ValueError, match="low <= ratio <= high"):
