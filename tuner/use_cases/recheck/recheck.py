@@ -18,7 +18,7 @@ from pathlib import Path
 
 from records.trials import Provenance, Repeat, TrialRecord
 from search_spaces.yaml_file import yaml_text
-from storage import open_store
+from storage import StorageError, open_store
 from tuner.errors import SettingError, as_text
 from tuner.export.references import Comparison, compared, references
 from tuner.gpu import SlowdownWatch, load_warning
@@ -91,16 +91,20 @@ def recheck(
         expected, keep = _expected(settings, stack)
         if settings.model is not None:
             expected = _with_model(expected, settings.model)
-        today = [find_installation(expected, each) for each in settings.programs or (None,)]
-        for each in today:
-            stack.callback(each.engine.close)
+        today: list[Installation] = []
+        for program in settings.programs or (None,):
+            today.append(find_installation(expected, program))
+            stack.callback(today[-1].engine.close)
         arms = _arms(settings, expected, today)
         told = _told(settings, expected, today)
         tell(told)
         for each in today:
             refuse_lost_flags(expected, [arm.setup for arm in arms if arm.installation is each], each.info)
         result = _Measurement(settings, expected, arms, _new_folder(settings.output)).run(told, say, stop)
-        keep(result)
+        try:
+            keep(result)
+        except StorageError as error:  # the measurements took long, and are shown in any case
+            say(f"the result is not stored with the study: {error}")
         return result
 
 
