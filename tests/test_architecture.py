@@ -18,6 +18,7 @@ MAX_WAITING_IMPORTS = 40
 MAX_FUNCTION_LINES = 40
 
 HOMES = {
+    "mcp": ("tuner.use_cases.agent",),
     "optuna": (
         "tuner.study.optuna_study",
         "tuner.study.optuna_storage",

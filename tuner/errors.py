@@ -21,7 +21,10 @@ EXIT_TIME_LIMIT = 4
 """The time limit of a study ended the run before it had a result; the same command continues it."""
 
 EXIT_INCONCLUSIVE = 5
-"""A verification found nothing worse, but its study's own measurements vary too much to tell."""
+"""A verification, a recheck or a comparison of two servers found nothing worse, and cannot tell that nothing is."""
+
+EXIT_WORSE = 6
+"""A recheck or a comparison of two servers found that something is worse; nothing failed."""
 
 EXIT_INTERRUPTED = 130
 

@@ -87,6 +87,11 @@ class State:
         return f"# a fake vLLM, {VERSION}\n" + "\n".join(lines) + "\n"
 
 
+def slowed(shape: dict[str, float], factor: float) -> dict[str, float]:
+    """Return the landscape of a server that takes `factor` times as long for everything."""
+    return {name: value / factor if name == "output_throughput" else value * factor for name, value in shape.items()}
+
+
 def crash(kind: str | None) -> None:
     """Die as vLLM does when its engine dies under load."""
     say("EngineCore", "core.py:1512", "EngineCore encountered a fatal error.", "ERROR")
@@ -130,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, self.state.metrics().encode(), "text/plain; version=0.0.4")
         elif url.path == "/fake/landscape":
             numbers = {name: int(value) for name, value in parse_qsl(url.query)}
-            self._json(landscape(self.state.flags, **numbers))
+            self._json(slowed(landscape(self.state.flags, **numbers), self.state.does.get("slower", 1.0)))
         else:
             self._json({"detail": "Not Found"}, 404)
 

@@ -27,6 +27,7 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     bench_s        seconds that a scored benchmark takes (0.05)
     lost_rank      "hang": rank 0 goes on when another rank ends; otherwise it crashes
     rank_fails     how the start of the other ranks fails: "oom"
+    slower         factor by which everything takes longer (1)
     noise          relative noise of its figures (0.01), seeded by --seed
 """
 

@@ -52,6 +52,7 @@ FIRST_WEEK: Mapping[str, frozenset[str]] = {
         "size": "preset workload rate slo model gpu price headroom confirm output as_json",
         "simulate": "preset gpu model workload rate max_concurrency input_len output_len as_json",
         "load": "url model preset workload study rate slo output as_json",
+        "compare": "trials url workload margin blocks study storage as_json",
         "serve": "host port tls_certificate tls_key storage folder model_folder vllm ray_address",
         "submit": "id kind gpus priority watch preset trials model gpu workload slo objective server as_json",
     }.items()

@@ -47,7 +47,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
 
 
 _add("Run", run.optimize, run.simulate, run.capacity, run.size, run.quality, passes_flags=True)
-_add("Run", run.load, run.verify, run.drift)
+_add("Run", run.load, run.verify, run.recheck, run.drift)
 app.add_typer(traffic.group, rich_help_panel="Run")
 _add(
     "Results",
@@ -62,7 +62,7 @@ _add(
 _add("Results", files.export, files.report, files.sync, files.ui)
 _add("Service", service.serve)
 _add("Service", service.submit, passes_flags=True)
-_add("Service", service.watch, service.status, service.logs)
+_add("Service", service.watch, service.status, service.logs, service.mcp)
 _add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
 _add("Setup", setup.presets, setup.space, setup.doctor, setup.kernels)
 

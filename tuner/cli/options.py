@@ -14,7 +14,7 @@ import typer
 
 from tuner.cli.help import Command, flag, option, parameters_of, set_parameters
 from tuner.errors import SettingError, UserError, spelled
-from tuner.settings.declared import OUTPUT, PANELS, Setting, default_of, settings_of
+from tuner.settings.declared import OUTPUT, PANELS, RUN, Setting, default_of, settings_of
 from tuner.settings.study import StudySettings, SubmitSettings
 
 SERVER = "Server"
@@ -172,6 +172,7 @@ Round = Annotated[
     int,
     option(None, "INTEGER", "Measurement of this round; 0 is the trial of the search.", "--round", least=0),
 ]
+Margin = Annotated[float, option(RUN, "PERCENT", "The smallest change that matters, in percent.", least=0, most=50)]
 AsJson = Annotated[bool, flag(OUTPUT, "Print JSON.", "--json")]
 AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 

@@ -99,6 +99,16 @@ class Calls:
         return self._ask(SubmittedStudy, Call("POST", "/v1/studies", body=body))
 
     @Method
+    def predict(self, settings: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+        """Return the predicted metrics of one configuration, with error bands; nothing is started or stored.
+
+        Args:
+            settings: keywords of `tuner.optimize` that a prediction depends on.
+        """
+        body = {"settings": with_contents(settings)}
+        return self._ask(dict[str, Any], Call("POST", "/v1/simulate", body=body))
+
+    @Method
     def study(self, id: str) -> Flow[SubmittedStudy]:
         """Return a study."""
         return self._study(id)

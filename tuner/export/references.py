@@ -149,6 +149,9 @@ def _with_sampling_error(recorded: Reference, offered: int) -> Reference:
     return Reference(recorded.value, min(recorded.low, low), max(recorded.high, high))
 
 
+INCONCLUSIVE_WORD = "inconclusive"
+"""The verdict on a metric within an interval that cannot tell."""
+
 INCONCLUSIVE = (
     "inconclusive: the measurements of the study vary so much that a change that matters would count as within; run "
     "the study again on a quieter machine, or with more rounds"
@@ -164,6 +167,15 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
+class Check:
+    """One metric or SLO of a verification: its name, the verdict as a word, in capitals if it failed, and its line."""
+
+    name: str
+    verdict: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of a verification.
 
@@ -171,11 +183,13 @@ class Comparison:
         lines: one for each metric and each SLO, and warnings.
         failed: whether a metric is worse or was not measured, or an SLO is missed.
         inconclusive: whether a metric is within an interval that is too wide to tell.
+        checks: the metrics and SLOs.
     """
 
     lines: tuple[str, ...]
     failed: bool
     inconclusive: bool = False
+    checks: tuple[Check, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -192,24 +206,24 @@ def compared(recorded: Mapping[str, Reference], slos: Sequence[Slo], repeats: Se
         repeats: the benchmarks.
     """
     pooled = TrialOutcome(_ANY_TIME, _ANY_TIME, Provenance.MEASURED, "", "", {}, "", repeats=tuple(repeats))
-    lines, warnings, failed, verdicts = [], [], False, set()
+    checks, warnings = [], []
     for name, reference in recorded.items():
         value = pooled.metric(name)
         verdict = _verdict(name, value, reference)
-        verdicts.add(verdict)
-        failed |= verdict.isupper()
         if (share := _variation([repeat.metrics.get(name) for repeat in repeats])) > NOISY:
             warnings.append(NOISY_BENCHMARKS.format(name=name, share=f"{share:.0%}"))
         interval = f"[{reference.low:.6g}, {reference.high:.6g}]"
-        lines.append(f"{name}: measured {_shown(value)}, recorded {reference.value:.6g} {interval}: {verdict}")
+        shown = f"measured {_shown(value)}, recorded {reference.value:.6g} {interval}"
+        checks.append(Check(name, verdict, f"{name}: {shown}: {verdict}"))
     for slo in slos:
         if slo.metric != "quality":
             value = pooled.metric(slo.metric)
-            held = slo.met(value)
-            failed |= not held
-            lines.append(f"SLO {slo}: measured {_shown(value)}: {'holds' if held else 'MISSED'}")
-    inconclusive = "inconclusive" in verdicts
-    return Comparison((*lines, *warnings, *([INCONCLUSIVE] if inconclusive else [])), failed, inconclusive)
+            verdict = "holds" if slo.met(value) else "MISSED"
+            checks.append(Check(f"SLO {slo}", verdict, f"SLO {slo}: measured {_shown(value)}: {verdict}"))
+    verdicts = [each.verdict for each in checks]
+    failed, inconclusive = any(map(str.isupper, verdicts)), INCONCLUSIVE_WORD in verdicts
+    lines = (*(each.line for each in checks), *warnings, *([INCONCLUSIVE] if inconclusive else []))
+    return Comparison(lines, failed, inconclusive, tuple(checks))
 
 
 def _variation(values: Sequence[float | None]) -> float:
@@ -222,7 +236,7 @@ def _verdict(name: str, value: float | None, reference: Reference) -> str:
     if value is None:
         return "NOT MEASURED"
     if reference.low <= value <= reference.high:
-        return "within" if reference.tells else "inconclusive"
+        return "within" if reference.tells else INCONCLUSIVE_WORD
     upwards = metric(name).direction is Direction.MAXIMIZE
     return "better" if (value > reference.high) == upwards else "WORSE"
 

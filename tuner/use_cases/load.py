@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from records.trials import Repeat
@@ -33,7 +34,7 @@ from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import check_slo, find_goals, find_workload
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
-from tuner.workloads.results import failures_line
+from tuner.workloads.results import RequestRecord, failures_line
 from tuner.workloads.spec import ClosedLoop, Suite, Workload, merge_repeats, read_workload
 from tuner.workloads.traffic import Traffic
 
@@ -52,7 +53,8 @@ class LoadSettings:
     """The traffic, the server and the SLOs; exactly one of workloads, preset and study is given.
 
     Of several tokenizers, the first is the server's, and prompts have the token ids that all of them share, as in a
-    study of several engines; without one it is the model's.
+    study of several engines; without one it is the model's. `keys` are the environment variables with the server's API
+    key, the first that is set.
     """
 
     url: str
@@ -69,6 +71,7 @@ class LoadSettings:
     slos: tuple[str, ...] = ()
     storage: str | None = None
     new_connections: bool = False
+    keys: tuple[str, ...] = KEY_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,13 @@ class LoadResult:
     failures: tuple[str, ...] = ()
 
     @property
+    def records(self) -> list[RequestRecord]:
+        """Every request, the workloads of a suite one after another."""
+        parts = len(self.traffic.loads) if isinstance(self.traffic, Suite) else 1
+        files = (TrafficFiles(self.folder.absolute(), f"requests-{place}") for place in range(parts))
+        return [record for each in files for record in read_records(each.records)]
+
+    @property
     def slos_met(self) -> dict[str, bool]:
         """Each SLO and whether it holds."""
         return {str(slo): slo.met(self.repeat.metrics.get(slo.metric)) for slo in self.slos}
@@ -99,21 +109,49 @@ def send_load(settings: LoadSettings) -> LoadResult:
         UserError: for a setting that cannot work, or a server that does not answer.
         TunerError: when the load generator fails.
     """
-    traffic, slos = _traffic(settings)
-    traffic = traffic.model_copy(update={"seed": settings.seed})
-    model, root = served_model(settings.url, settings.model)
-    if settings.output.exists() and not settings.output.is_dir():
-        raise SettingError("output", str(settings.output), "this is a file", "give a folder")
-    tokenizer = next(iter(settings.tokenizers), root)
-    with ExitStack() as stack:
-        tools = _common_tools(settings, model) or _prompt_tools(settings, tokenizer, stack)
-        settings.output.mkdir(parents=True, exist_ok=True)
+    with LoadSender(settings) as sender:
+        return sender.send(settings.seed, settings.output)
+
+
+class LoadSender:
+    """Sends traffic to one server, as often as it is asked to; it keeps the tools that make the prompts."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        """Check the settings, and ask the server for its model.
+
+        Raises:
+            UserError: for a setting that cannot work, or a server that does not answer.
+        """
+        self._settings = settings
+        self.traffic, self.slos = _traffic(settings)
+        self.model, root = served_model(settings.url, settings.model, settings.keys)
+        if settings.output.exists() and not settings.output.is_dir():
+            raise SettingError("output", str(settings.output), "this is a file", "give a folder")
+        self.tokenizer = next(iter(settings.tokenizers), root)
+        self._stack = ExitStack()
+        self._tools = _common_tools(settings, self.model) or _prompt_tools(settings, self.tokenizer, self._stack)
+
+    def __enter__(self) -> LoadSender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def send(self, seed: int, output: Path, traffic: Traffic | Suite | None = None) -> LoadResult:
+        """Send the traffic once, or another form of it; the recorded requests go to `output`.
+
+        Raises:
+            TunerError: when the load generator fails.
+        """
+        sent = (self.traffic if traffic is None else traffic).model_copy(update={"seed": seed})
+        settings = replace(self._settings, output=output)
+        output.mkdir(parents=True, exist_ok=True)
         try:
-            repeat, late = _send_all(settings, tools, traffic, model, tokenizer)
-            failures = _failures(settings, traffic)
+            repeat, late = _send_all(settings, self._tools, sent, self.model, self.tokenizer)
+            failures = _failures(settings, sent)
         except TrialFailed as error:
             raise TunerError(f"the load generator failed: {error.failure.message}") from None
-    return LoadResult(repeat, late, traffic, slos, settings.output, failures)
+        return LoadResult(repeat, late, sent, self.slos, output, failures)
 
 
 def _failures(settings: LoadSettings, traffic: Traffic | Suite) -> tuple[str, ...]:
@@ -127,7 +165,7 @@ def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
     tokens = common_tokens(settings.tokenizers) if len(settings.tokenizers) > 1 else ()
     if not tokens:
         return None
-    first, records, key = settings.tokenizers[0], ProcessRecords(home() / "processes"), server_key()
+    first, records, key = settings.tokenizers[0], ProcessRecords(home() / "processes"), server_key(settings.keys)
     if first.endswith(GGUF_SUFFIX):
         return with_common_tokens(gguf_tools(first, settings.url, records, key), settings.tokenizers)
 
@@ -141,7 +179,7 @@ def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> P
     """
     vllm = settings.vllm
     if tokenizer.endswith(GGUF_SUFFIX):
-        return gguf_tools(tokenizer, settings.url, ProcessRecords(home() / "processes"), server_key())
+        return gguf_tools(tokenizer, settings.url, ProcessRecords(home() / "processes"), server_key(settings.keys))
     try:
         executable = find_executable(vllm)
     except UserError:
@@ -199,22 +237,23 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
     return found, known
 
 
-def server_key() -> str | None:
-    """Return the API key of the server from the environment; None without one."""
-    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+def server_key(names: Sequence[str] = KEY_VARIABLES) -> str | None:
+    """Return the API key of the server from the first of these environment variables; None without one."""
+    return next((key for name in names if (key := os.environ.get(name))), None)
 
 
-def served_model(url: str, model: str | None) -> tuple[str, str]:
+def served_model(url: str, model: str | None, keys: Sequence[str] = KEY_VARIABLES) -> tuple[str, str]:
     """Return the model's name in requests and the location of its tokenizer, as the server reports them.
 
     Args:
         url: the server's, without `/v1`.
         model: the name; None: the first that the server lists.
+        keys: environment variables with the server's API key.
 
     Raises:
         SettingError: if no server answers there, it needs an API key, or it does not serve the model.
     """
-    key = server_key()
+    key = server_key(keys)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         reply = fetch(f"{url}/v1/models", ReadLimits(_HTTP_TIMEOUT_S, types=JSON), headers=headers)
@@ -263,7 +302,7 @@ def _send(
         model,
         tokenizer,
         settings.limit_s,
-        server_key(),
+        server_key(settings.keys),
         reuse_connections=not (settings.new_connections or isinstance(tools, TokenTools)),
     )
     try:

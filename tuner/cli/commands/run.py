@@ -13,6 +13,7 @@ from tuner.cli.options import (
     SERVER,
     AsJson,
     Env,
+    Margin,
     QualityTask,
     Rate,
     Secret,
@@ -359,3 +360,51 @@ def drift(
     limit_s = None if limit is None else read_duration("for", limit)
     settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)
     raise typer.Exit(pages.benchmarks.run_drift(settings))
+
+
+def recheck(
+    study: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY]", help="Name of a study, or a file that --save wrote.", show_default="the latest"
+        ),
+    ] = None,
+    vllm: Annotated[
+        list[str] | None,
+        option(SERVER, "FILE", "The vllm executable of today; several are compared.", shown="that of this machine"),
+    ] = None,
+    model: Annotated[
+        Text, option(MODEL, "DIR|NAME", "Model to serve, such as new weights.", shown="the study's")
+    ] = None,
+    margin: Margin = 3.0,
+    rounds: Annotated[
+        int, option(RUN, "INTEGER", "Rounds of all servers; at most twice as many are run.", least=2)
+    ] = 3,
+    save: Annotated[
+        Path | None, option(OUTPUT, "FILE", "Write today's measurements, to be rechecked later.", shown="none")
+    ] = None,
+    junit: Annotated[Path | None, option(OUTPUT, "FILE", "Write the result as JUnit XML.", shown="none")] = None,
+    summary: Annotated[Path | None, option(OUTPUT, "FILE", "Append the result as Markdown.", shown="none")] = None,
+    storage: Storage = None,
+    output: Annotated[Path, option(OUTPUT, "DIR", "Folder of the logs.", "--output", "-o")] = Path("tuner_recheck"),
+    as_json: AsJson = False,
+) -> None:
+    """Recheck a study's winner on the installation of today.
+
+    Says what changed since the study, measures the winner and the reference in alternation, and compares the gain with
+    the study's. With --vllm twice, the winner runs on each version, and each is compared with the first. Exits with 0
+    if the answer holds or is better, with 6 if it is worse, and with 5 if the rounds cannot tell.
+
+    tuner recheck --vllm old/bin/vllm --vllm new/bin/vllm
+    """
+    settings = pages.recheck.RecheckSettings(
+        study=study,
+        programs=tuple(vllm or ()),
+        model=model,
+        margin=margin / 100,
+        rounds=rounds,
+        save=save,
+        output=output,
+        storage=storage,
+    )
+    raise typer.Exit(pages.recheck.run_recheck(settings, junit_file=junit, summary=summary, as_json=as_json))

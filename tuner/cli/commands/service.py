@@ -74,6 +74,17 @@ def watch(id: Id, server: Server = None, insecure: Insecure = False) -> None:
         raise typer.Exit(pages.service.watch_study(client, id))
 
 
+def mcp(server: Server = None, insecure: Insecure = False) -> None:
+    """Let an agent use a service, by MCP over standard input and output.
+
+    The agent asks what-if, submits studies, watches them and reads verdicts, with the rights and the quota of the token
+    in TUNER_TOKEN. It sends no files of this machine. An agent's program starts the command:
+
+    {"command": "tuner", "args": ["mcp", "--server", "https://tuner.example.org"]}
+    """
+    pages.service.run_agent(server, insecure=insecure)
+
+
 def status(
     id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a study, to see it in full.")] = None,
     owner: Annotated[str | None, option(None, "NAME", "Only this owner's.", shown="all that you may read")] = None,

@@ -308,7 +308,7 @@ def run_drift(settings: DriftSettings) -> int:
     if not drifted:
         print("nothing has drifted")
         return 0
-    print("next: measure the winner again under this traffic, and tune again if it no longer holds")
+    print(f"next: `tuner recheck {record.name}`, and tune again with this traffic if it no longer holds")
     return 1
 
 

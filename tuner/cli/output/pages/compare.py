@@ -1,19 +1,26 @@
-"""The page of `tuner compare`: trials beside a reference."""
+"""The page of `tuner compare`: trials beside a reference, or two servers."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tuner.cli.output.parts import FittedTable, show
+from tuner.cli.signals import terminated_like_interrupted
 from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.conclusion import price_lines
 from tuner.results.text import grid
+from tuner.scoring.change import Change
 from tuner.study.specification.spec import difference
+from tuner.use_cases.canary import CanarySettings as CanarySettings
+from tuner.use_cases.canary import compare_servers
 from tuner.use_cases.compare import Pair, compare
+from tuner.use_cases.mirrored import MEASURES
+from tuner.use_cases.recheck.result import EXIT_CODES
 
 WIDTH = 160
 """Characters of a line of the tables where standard output is no terminal."""
@@ -32,6 +39,40 @@ def print_comparison(one: str, others: Sequence[str], study: str | None, storage
         _print_pair(pairs[0])
     else:
         _print_several(pairs)
+
+
+def run_canary(settings: CanarySettings, *, as_json: bool) -> int:
+    """Compare two servers, print the result and return the exit code; see `compare_servers`."""
+    with terminated_like_interrupted():
+        result = compare_servers(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    mirrored, verdict = result.mirrored, result.verdict
+    speeds = {name: mirrored.speed(name) for name in MEASURES}
+    a, b = mirrored.discordant
+    if as_json:
+        found = {"verdict": verdict.value, "requests": mirrored.requests, "pairs": len(mirrored.pairs)}
+        shown = {name: None if each is None else asdict(each) for name, each in speeds.items()}
+        failed = {"only_a": a, "only_b": b}
+        urls = dict(zip(("a", "b"), settings.urls, strict=True))
+        print(json.dumps({**urls, **found, "margin": settings.margin, "speed": shown, "failed": failed}, indent=1))
+        return EXIT_CODES.get(verdict, 0)
+    table = grid("latency of B / A", "ratio", INTERVAL, "from", left=("latency of B / A", "from"))
+    for name, speed in speeds.items():
+        if speed is not None:
+            times = asdict(speed.inverse())
+            table.add(name, text.ratio(times), text.interval(times), text.count(speed.rounds, "pair"))
+    show(FittedTable(table), width=WIDTH)
+    if a or b:
+        print(f"requests that only A failed: {a}, only B: {b}")
+    print(f"B {_CANARY[verdict]} (measured, {mirrored.requests} requests; {settings.margin:.0%} does not matter)")
+    return EXIT_CODES.get(verdict, 0)
+
+
+_CANARY = {
+    Change.HOLDS: "is as fast as A: holds",
+    Change.BETTER: "is faster than A: better",
+    Change.WORSE: "is slower than A, or fails more requests: worse",
+    Change.INCONCLUSIVE: "cannot be told from A: inconclusive; give more blocks, or a larger margin",
+}
 
 
 def _document(name: str, pair: Pair) -> dict[str, Any]:

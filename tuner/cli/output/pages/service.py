@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import os
 import sys
@@ -21,12 +22,18 @@ from tuner.client.failures import RefusedError
 from tuner.client.replies import ServiceToken, SubmittedStudy
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT, SettingError
 from tuner.results import text
+from tuner.use_cases.agent import serve_agent
 from tuner.use_cases.places import storage_url
 
 if TYPE_CHECKING:
     from tuner.service.tokens import StoredTokens
 
 POLL_S = 1.0
+
+
+def run_agent(server: str | None, *, insecure: bool) -> None:
+    """Serve an agent until standard input ends; see `serve_agent`."""
+    asyncio.run(serve_agent(server, insecure=insecure))
 
 
 def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:

@@ -1,0 +1,143 @@
+"""The use case of `tuner compare` with two servers: the same requests to both in alternation, until a verdict is known.
+
+Blocks are ABBA: the first pair of runs begins with A, the second with B, so that a slow change of the machine counts
+for neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.errors import InfrastructureError, SettingError
+from tuner.scoring.change import MARGIN, Change
+from tuner.scoring.sequential import looks
+from tuner.use_cases.load import KEY_VARIABLES, LoadResult, LoadSender, LoadSettings
+from tuner.use_cases.mirrored import Mirrored, Pair
+from tuner.workloads.spec import Suite
+from tuner.workloads.traffic import Traffic
+
+SIDES = ("A", "B")
+_SEED = 950_000
+_PAIR_SEED = 1000
+
+_ATTEMPTS = 10
+"""Sends of a pair that this machine sends too late. A pair takes seconds, so that it may be sent often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySettings:
+    """Two servers and their load.
+
+    Attributes:
+        urls: of A and B, without `/v1`.
+        workloads: traffic files.
+        models: names in requests; empty: the first that each server lists.
+        tokenizer: of the load generator; None: that of A's model.
+        requests: of each run; None: at most `RUN_REQUESTS`.
+        margin: the smallest change that matters, as a share.
+        blocks: ABBA blocks at most.
+        vllm: its Python reads the tokenizer.
+        output: folder of the recorded requests.
+    """
+
+    urls: tuple[str, ...]
+    workloads: tuple[str, ...]
+    model: str | None = None
+    tokenizer: str | None = None
+    requests: int | None = None
+    margin: float = MARGIN
+    blocks: int = 10
+    limit_s: float = 1800.0
+    vllm: str | None = None
+    output: Path = Path("tuner_compare")
+
+
+RUN_REQUESTS = 50
+"""Requests of a run, if the workload has more and no other number is given."""
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """Two servers that were compared."""
+
+    settings: CanarySettings
+    mirrored: Mirrored
+    verdict: Change
+
+
+def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> CanaryResult:
+    """Send blocks of runs until the verdict is known, at most `blocks`.
+
+    Raises:
+        UserError: for a setting that cannot work, or a server that does not answer.
+        InfrastructureError: if this machine is too busy to send the requests in time.
+    """
+    if len(settings.urls) != len(SIDES) or settings.urls[0] == settings.urls[1]:
+        raise SettingError("url", " ".join(settings.urls), "two servers are compared", "give {url} twice, A and B")
+    with ExitStack() as stack:
+        first = stack.enter_context(LoadSender(_load(settings, 0, settings.tokenizer)))
+        second = stack.enter_context(LoadSender(_load(settings, 1, first.tokenizer)))
+        senders, pairs = (first, second), list[Pair]()
+        traffic, ends = _shortened(first.traffic, settings.requests), looks(settings.blocks)
+        for number in range(ends[-1]):
+            pairs.append(_pair(settings, senders, traffic if number == 0 else _warm(traffic), number))
+            found = Mirrored(pairs, len(ends), settings.margin)
+            say(f"pair {number + 1} of at most {ends[-1]}: {found.requests} requests")
+            if number + 1 in ends and found.verdict.is_known:
+                break
+    return CanaryResult(settings, found, found.verdict)
+
+
+def _load(settings: CanarySettings, side: int, tokenizer: str | None) -> LoadSettings:
+    own = f"{KEY_VARIABLES[0]}_{SIDES[side]}"
+    return LoadSettings(
+        url=settings.urls[side],
+        workloads=settings.workloads,
+        model=settings.model,
+        tokenizers=() if tokenizer is None else (tokenizer,),
+        seed=_SEED,
+        limit_s=settings.limit_s,
+        vllm=settings.vllm,
+        output=settings.output,
+        keys=(own, *KEY_VARIABLES),
+    )
+
+
+def _shortened(traffic: Traffic | Suite, requests: int | None) -> Traffic | Suite:
+    """Return the traffic with the requests of one run."""
+    if isinstance(traffic, Suite):
+        loads = {name: each.model_copy(update=_fewer(each, requests)) for name, each in traffic.loads.items()}
+        return traffic.model_copy(update={"loads": loads})
+    return traffic.model_copy(update=_fewer(traffic, requests))
+
+
+def _fewer(traffic: Traffic, requests: int | None) -> dict[str, int | None]:
+    return {"requests": requests or min(traffic.requests or RUN_REQUESTS, RUN_REQUESTS), "duration_s": None}
+
+
+def _warm(traffic: Traffic | Suite) -> Traffic | Suite:
+    """Return the traffic for servers that are warm: without a warm-up."""
+    if isinstance(traffic, Suite):
+        loads = {name: each.model_copy(update={"warmup_requests": 0}) for name, each in traffic.loads.items()}
+        return traffic.model_copy(update={"loads": loads})
+    return traffic.model_copy(update={"warmup_requests": 0})
+
+
+def _pair(
+    settings: CanarySettings, senders: tuple[LoadSender, LoadSender], traffic: Traffic | Suite, number: int
+) -> Pair:
+    """Send one pair of runs; a pair that this machine sent late is sent again, with other requests."""
+    reason: str | None = None
+    for attempt in range(_ATTEMPTS):
+        seed = _SEED + _PAIR_SEED * (number * _ATTEMPTS + attempt)
+        results: dict[int, LoadResult] = {}
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            folder = settings.output / f"{number}-{SIDES[side]}"
+            results[side] = senders[side].send(seed, folder, traffic)
+        reason = next((each.invalid for each in results.values() if each.invalid is not None), None)
+        if reason is None:
+            return Pair(results[0].records, results[1].records)
+    raise InfrastructureError(f"the requests were not sent in time: {reason}; run it on a machine with less work")
