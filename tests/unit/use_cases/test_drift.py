@@ -13,6 +13,7 @@ import pytest
 import tuner
 from storage import open_store
 from tests.cli.command import run_here
+from tuner.errors import EXIT_WORSE
 from tuner.use_cases.drift import promise_of, read_counters, window_between
 
 PAGE = """\
@@ -104,7 +105,7 @@ def test_prompts_that_are_shorter_for_three_windows_have_drifted(folder: Path) -
     # every prompt of the study has 512 tokens, so that none is in the first bucket; here all are
     with served([page(count, count) for count in (0, 1000, 2000, 3000)]) as url:
         code, lines, _ = watch(folder, url)
-    assert code == 1
+    assert code == EXIT_WORSE
     assert lines[0] == "the numbers of study s are simulated: the servers are compared with predictions"
     assert len([line for line in lines if "requests/s" in line]) == 3
     assert lines[-2] == "drifted: prompt lengths differ by 1.00, at most 0.16 is chance"

@@ -31,6 +31,8 @@ from tuner.cli.output import pages
 from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, read_duration, settings_of
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 
+_HERE = "http://127.0.0.1:8000"
+
 CAPACITY_SETTINGS = (
     *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
     *("sglang", "trtllm_serve", "server_command", "gpu", "vllm_version", "env", "secret", "repeats"),
@@ -319,7 +321,7 @@ def simulate(
 
 
 def verify(
-    url: Annotated[str, option(None, "URL", "URL of the server.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, option(None, "URL", "URL of the server.")] = _HERE,
     study: StudyName = None,
     trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,
     model: Annotated[str | None, option(None, "NAME", "Name of the model in requests.", shown="the study's")] = None,
@@ -340,7 +342,7 @@ def verify(
 
 
 def drift(
-    url: Annotated[list[str], option(None, "URL", "URL of a server of vLLM; repeatable.")],
+    url: Annotated[list[str] | None, option(None, "URL", "URL of a server of vLLM.", shown=_HERE)] = None,
     study: StudyName = None,
     window: Annotated[str, option(None, "DURATION", "Length of a window.")] = "5m",
     limit: Annotated[
@@ -351,12 +353,12 @@ def drift(
     """Watch running servers until their traffic is no longer that of the study.
 
     Reads /metrics, and prints a line for each window. Rate, lengths, cached prompts and latencies are compared with
-    what the study measured. Exits with 1 once one has deviated in three windows in a row. Nothing is sent to the
+    what the study measured. Exits with 6 once one has deviated in three windows in a row. Nothing is sent to the
     servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
 
     tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine
     """
-    urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url)
+    urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url or [_HERE])
     limit_s = None if limit is None else read_duration("for", limit)
     settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)
     raise typer.Exit(pages.benchmarks.run_drift(settings))

@@ -15,7 +15,7 @@ from tuner.cli.output.progress.lines import simulation_line
 from tuner.cli.signals import stop_on_signals, terminated_like_interrupted
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.errors import EXIT_OURS
+from tuner.errors import EXIT_OURS, EXIT_WORSE
 from tuner.results import text
 from tuner.settings.study import AskedSettings, StudySettings
 from tuner.study.specification.spec import ServerSettings as ServerSettings
@@ -294,7 +294,7 @@ def run_verification(settings: VerifySettings) -> int:
 
 
 def run_drift(settings: DriftSettings) -> int:
-    """Print a line for each window of running servers; return 1 if something has drifted, else 0."""
+    """Print a line for each window of running servers; return `EXIT_WORSE` if something has drifted, else 0."""
     record, windows = watch_drift(settings)
     if record.provenance is Provenance.SIMULATED:
         print(f"the numbers of study {record.name} are simulated: the servers are compared with predictions")
@@ -309,7 +309,7 @@ def run_drift(settings: DriftSettings) -> int:
         print("nothing has drifted")
         return 0
     print(f"next: `tuner recheck {record.name}`, and tune again with this traffic if it no longer holds")
-    return 1
+    return EXIT_WORSE
 
 
 def _watched_line(watched: Watched) -> str:
