@@ -65,6 +65,14 @@ def looks(rounds: int) -> tuple[int, ...]:
     return tuple(range(2, 2 * rounds + 1, 2)) if rounds > 1 else (rounds,)
 
 
+def most_measurements(searched: int, rounds: int, finalists: int) -> int:
+    """Return how many measurements the rounds may take, smaller forms included: half of the search's.
+
+    Fixed rounds of all finalists and the reference are allowed in any case.
+    """
+    return max(searched // 2, rounds * (finalists + 1))
+
+
 @dataclass(frozen=True)
 class Arms:
     """Configurations that may take part, as arrays with one entry for each.

@@ -20,7 +20,18 @@ from records.trials import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.scoring.goals import log_scores
 from tuner.scoring.rounds import StudyRounds, fault_of
-from tuner.scoring.sequential import SPREAD_FACTOR, Arms, Matrix, Plan, Vector, looks, plan, pooled, shrunk
+from tuner.scoring.sequential import (
+    SPREAD_FACTOR,
+    Arms,
+    Matrix,
+    Plan,
+    Vector,
+    looks,
+    most_measurements,
+    plan,
+    pooled,
+    shrunk,
+)
 from tuner.study.conclusion import chosen_by_engine, defaults_of
 from tuner.study.confirmation import rounds_after
 from tuner.study.decide import Preference
@@ -237,7 +248,7 @@ class Contest:
         """Return how many configurations each round up to the next look may measure."""
         searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
         confirmation = self._spec.confirmation
-        most = max(searched // 2, confirmation.confirm_rounds * (confirmation.finalists + 1))
+        most = most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
         reduced = self._reduced()
         forms = {each.record.number for each in self._candidates if each.record is not None} & reduced
         spent = len(self._rounds(done)) + len(forms)

@@ -120,13 +120,19 @@ def test_a_study_knows_every_machine_that_it_ran_on(bench: Bench) -> None:
         ({}, 2, (40 + 3 * 20) * 4 * 2),
         ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
-        # three smaller forms and four without one flag, each group beside the winner and the defaults
-        ({"reduce": True}, 1, (40 + 3 * 20) * (4 + 5 + 6) * 3 + (3 + 4) * 60),
+        # three looks after two rounds each, a new form of 60 s before each. Half of 60 trials are three forms, and 27
+        # measurements, of which six rounds of four configurations need 24; 12 measurements are allowed in any case
+        ({"reduce": True, "trials": 60}, 1, 3 * 60 + (40 + 3 * 20) * 24),
+        ({"reduce": True, "trials": 60}, 2, 3 * 60 + (40 + 3 * 20) * 12),
+        ({"reduce": True}, 1, 3 * 60 + (40 + 3 * 20) * 9),
     ],
 )
 def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
-    spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **changes)
-    assert expected_confirmation_s(spec, [60.0, 60.0, 100.0], [20.0, 20.0, 60.0], slots) == pytest.approx(expected)
+    trials = changes.get("trials", 6)
+    own = {name: value for name, value in changes.items() if name != "trials"}
+    spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **own)
+    seconds, benchmarks = ([*([each] * (trials - 1)), slow] for each, slow in ((60.0, 100.0), (20.0, 60.0)))
+    assert expected_confirmation_s(spec, seconds, benchmarks, slots) == pytest.approx(expected)
     assert expected_confirmation_s(spec, [], [], slots) == 0
 
 
