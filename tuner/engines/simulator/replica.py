@@ -6,6 +6,9 @@ import math
 from array import array
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tuner.engines.simulator.block_pool import Chain
 from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.parameters import Parameters
@@ -123,19 +126,15 @@ class Replica:
 
     def fast_forward(self, until_s: float) -> None:
         """Take steps that only decode, until another event can happen or a step has to be planned."""
-        scheduler, front_end, received_s = self.scheduler, self.front_end, self.trace.received_s
-        advance = self.time.advance
-        now, steps_before = self.now, len(received_s)
-        while now < until_s:
-            step = scheduler.fast_forward()
-            if step is None:
-                break
-            now += advance(step)
-            received_s.append(front_end.send(now, step.decode))
-            if now - self._sampled_at >= STATE_PERIOD_S:
-                self._sample_state(now)
-        self.trace.busy_s += now - self.now
-        self.trace.steps += len(received_s) - steps_before
+        scheduler, trace, now = self.scheduler, self.trace, self.now
+        while now < until_s and (ahead := scheduler.steps_ahead()) is not None:
+            ends = self.time.advance_until(ahead.work, now, until_s)
+            self._sample_states(ends, scheduler.pool.used + ahead.taken - ahead.left)
+            scheduler.skip(ahead, len(ends))
+            trace.received_s.extend(self.front_end.send(ends.tolist(), ahead.work.decode))
+            trace.steps += len(ends)
+            now = float(ends[-1])
+        trace.busy_s += now - self.now
         self.now = now
 
     def step(self) -> tuple[list[SimulatedRequest], float]:
@@ -151,7 +150,7 @@ class Replica:
         self.trace.busy_s += seconds
         self.trace.steps += 1
         begun, ended = self.scheduler.finish()
-        received_s = self.front_end.send(self.now, self.scheduler.produced)
+        (received_s,) = self.front_end.send([self.now], self.scheduler.produced)
         self.trace.received_s.append(received_s)
         for sequence in begun:
             request = self._requests[sequence.index]
@@ -161,11 +160,18 @@ class Replica:
     def sample_if_due(self) -> None:
         """Record the state if the last sample is old enough."""
         if self.now - self._sampled_at >= STATE_PERIOD_S:
-            self._sample_state(self.now)
+            self._sample_state(self.now, self.scheduler.pool.used)
 
-    def _sample_state(self, now: float) -> None:
+    def _sample_states(self, ends: NDArray[np.float64], used: NDArray[np.int64]) -> None:
+        """Record the states that are due at the ends of steps, after each of which so many pages are used."""
+        place = 0
+        while (due := ends[place:] - self._sampled_at >= STATE_PERIOD_S).any():
+            place += int(due.argmax())
+            self._sample_state(float(ends[place]), int(used[place]))
+
+    def _sample_state(self, now: float, used: int) -> None:
         self._sampled_at = now
         scheduler = self.scheduler
-        usage = scheduler.pool.used / scheduler.pool.total
+        usage = used / scheduler.pool.total
         state = (now, len(scheduler.running), len(scheduler.waiting), usage, scheduler.counts.preemptions)
         self.trace.states.append(state)

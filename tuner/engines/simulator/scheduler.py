@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tuner.engines.simulator.block_pool import BlockPool
 from tuner.engines.simulator.host_cache import HostCache
@@ -31,6 +34,28 @@ class SchedulerCounts:
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+
+
+_LEAST_AHEAD = 4
+"""Fewer steps are planned one by one, which is as fast."""
+_MOST_AHEAD = 256
+"""More steps are often cut by an event."""
+
+
+class StepsAhead(NamedTuple):
+    """Steps that only decode.
+
+    Attributes:
+        work: of each step, with `contexts`.
+        contexts: tokens of KV cache that each step reads.
+        taken: pages that they take, up to each step.
+        left: pages that the windows of their sequences leave, up to each step.
+    """
+
+    work: Step
+    contexts: NDArray[np.float64]
+    taken: NDArray[np.int64]
+    left: NDArray[np.int64]
 
 
 class DecodingSequences(Protocol):
@@ -402,20 +427,30 @@ class Scheduler:
         self.decoding.step()
         return self.decoding.pop_ended()
 
-    def fast_forward(self) -> Step | None:
-        """Take the next step without `plan` and `finish`, while `can_fast_forward` holds.
+    def steps_ahead(self) -> StepsAhead | None:
+        """Return the next steps that only decode, while `can_fast_forward` holds.
 
-        Returns:
-            The step, whose tokens are counted at once; None if a sequence ends with it or a block is lacking, so that
-            it has to be planned.
+        None of them ends a sequence or lacks a block. If they are few, planning each one is as fast, and the result is
+        None.
         """
         decoding = self.decoding
-        if decoding.steps_to_end() <= 1 or not self._take_decode_pages():
+        steps = min(decoding.steps_to_end() - 1, _MOST_AHEAD)
+        if steps < _LEAST_AHEAD:
+            return None
+        taken, left = decoding.pages_ahead(steps)
+        lacking = taken - left > self.pool.free
+        steps = int(lacking.argmax()) if lacking.any() else len(taken)
+        if steps < _LEAST_AHEAD:
             return None
         count = len(decoding)
-        step = Step(count, 0, count, count, decoding.context, 0.0)
-        decoding.step()
-        return step
+        contexts = decoding.context + count * np.arange(steps, dtype=np.float64)
+        return StepsAhead(Step(count, 0, count, count, contexts, 0.0), contexts, taken, left)
+
+    def skip(self, ahead: StepsAhead, steps: int) -> None:
+        """Take the first of the steps ahead without `plan` and `finish`."""
+        self.pool.discard(int(ahead.left[steps - 1]))
+        self.pool.take(int(ahead.taken[steps - 1]))
+        self.decoding.step(steps)
 
 
 class SpeculativeScheduler(Scheduler):

@@ -28,6 +28,9 @@ import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tuner.engines.simulator.block_pool import BlockPool, Chain, PageRule
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.speculation import Speculation
@@ -311,16 +314,28 @@ class DecodeSet:
         self._start_slides()
         return self._sliding[-self.clock % self._block_size]
 
+    def pages_ahead(self, steps: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many pages the next steps take, and how many the windows leave, up to each of them.
+
+        The steps end before the windows of another member begin to leave pages.
+        """
+        self._start_slides()
+        if self._slides:
+            steps = min(steps, self._slides[0][0] - self.clock)
+        places = -(self.clock + np.arange(steps)) % self._block_size
+        taken, left = (np.array(pages)[places].cumsum() for pages in (self._phases, self._sliding))
+        return taken, left
+
     def steps_to_end(self) -> int:
         """Return the number of steps until the next member ends. There must be a member."""
         while self._ends[0][2].finish_at != self._ends[0][0]:
             heapq.heappop(self._ends)
         return self._ends[0][0] - self.clock
 
-    def step(self) -> None:
-        """Give each member one token."""
-        self.clock += 1
-        self.context += len(self.members)
+    def step(self, steps: int = 1) -> None:
+        """Give each member one token in each of so many steps."""
+        self.clock += steps
+        self.context += steps * len(self.members)
 
     def pop_ended(self) -> list[Sequence]:
         """Remove and return the members that have their last token."""
@@ -508,7 +523,7 @@ class Step(NamedTuple):
         prefill: tokens of prompts.
         sequences: sequences that take part.
         sampled: positions at which a token is sampled or a draft token is checked.
-        context: tokens of KV cache that the decodes read.
+        context: tokens of KV cache that the decodes read; an array of several steps' that are equal otherwise.
         pairs: pairs of tokens that the prefills' attention compares.
         admitted: requests that leave the queue in this step.
         drafting: sequences for which a draft is looked up.
@@ -519,7 +534,7 @@ class Step(NamedTuple):
     prefill: int
     sequences: int
     sampled: int
-    context: int
+    context: int | NDArray[np.float64]
     pairs: float
     admitted: int = 0
     drafting: int = 0

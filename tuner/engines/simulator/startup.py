@@ -25,7 +25,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.memory import MemoryBudget
@@ -148,7 +148,16 @@ class FrontEnd:
         else:
             self.next_s = math.inf
 
-    def send(self, now: float, tokens: int) -> float:
-        """Return when the clients receive the tokens of a step that ended at `now`, in seconds."""
-        self._sending_until = max(self._sending_until, now) + self._token_work * tokens
-        return self._sending_until
+    def send(self, ends: Iterable[float], tokens: int) -> list[float]:
+        """Return when the clients receive the tokens of steps with so many of them each, in seconds.
+
+        Args:
+            ends: when the steps end, in seconds.
+            tokens: of each step.
+        """
+        until, work, received = self._sending_until, self._token_work * tokens, []
+        for end in ends:
+            until = (until if until > end else end) + work
+            received.append(until)
+        self._sending_until = until
+        return received

@@ -88,7 +88,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
@@ -98,6 +101,10 @@ from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig
+
+Amount = float | NDArray[np.float64]
+"""A number of one step, or one for each of several steps."""
+AnAmount = TypeVar("AnAmount", float, NDArray[np.float64], Amount)
 
 _US = 1e-6
 _GIGA = 1e9
@@ -191,11 +198,11 @@ class TokenWork:
             context_bytes=config.model.kv_bytes_per_token(1) * config.kv_element_bytes,
         )
 
-    def flops(self, tokens: float, sampled: float, pairs: float) -> float:
+    def flops(self, tokens: float, sampled: float, pairs: AnAmount) -> AnAmount:
         """Return the FLOP of so many tokens, sampled tokens and pairs."""
         return self.token_flops * tokens + self.head_flops * sampled + self.pair_flops * pairs
 
-    def bytes(self, steps: float, context: float, batch: float) -> float:
+    def bytes(self, steps: float, context: AnAmount, batch: float) -> AnAmount:
         """Return the bytes of so many steps of `batch` tokens each, whose decodes read `context` tokens of KV cache."""
         touched = sum(each.layers * each.mlp.touched(batch) * each.bytes_of_one for each in self.experts)
         return (self.weight_bytes + touched) * steps + self.context_bytes * context
@@ -229,17 +236,28 @@ class Reach(NamedTuple):
     window: int | None = None
     chunked: bool = False
 
-    def read(self, context: float, decoding: float) -> float:
+    def read(self, context: Amount, decoding: float) -> Amount:
         """Return the tokens that `decoding` sequences read of a context of so many tokens in all."""
-        if self.window is None or context <= decoding * self.window:
+        if self.window is None:
             return context
-        return decoding * self.window / (2 if self.chunked else 1)
+        most = decoding * self.window
+        if isinstance(context, np.ndarray):
+            return np.where(context <= most, context, most / (2 if self.chunked else 1))
+        return context if context <= most else most / (2 if self.chunked else 1)
 
     def compared(self, pairs: float, tokens: float) -> float:
         """Return the pairs that so many tokens of prompts compare, of those with all tokens before them."""
         if self.window is None:
             return pairs
         return min(pairs, tokens * self.window / (2 if self.chunked else 1))
+
+
+def _larger(first: Amount, second: Amount) -> Amount:
+    return np.maximum(first, second) if isinstance(first, np.ndarray) else max(first, float(second))
+
+
+def _smaller(first: Amount, second: float) -> Amount:
+    return np.minimum(first, second) if isinstance(first, np.ndarray) else min(first, second)
 
 
 class AttentionTime:
@@ -300,17 +318,20 @@ class AttentionTime:
         self.reading[reach] = self.reading.get(reach, 0.0) + reading
         self.comparing[reach] = self.comparing.get(reach, 0.0) + comparing
 
-    def seconds(self, step: Step) -> float:
-        """Return the seconds of a step."""
-        total, decoding = 0.0, step.drafting or step.decode
+    def seconds(self, step: Step) -> Amount:
+        """Return the seconds of a step, or of each of several."""
+        total: Amount = 0.0
+        decoding = step.drafting or step.decode
         for reach, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
             context = reach.read(step.context, decoding)
-            longest = self.alone.get(reach, 0.0) * context / decoding if step.drafting and step.decodes_only else 0.0
-            total += max(reading * context, longest) + self.comparing[reach] * reach.compared(step.pairs, step.prefill)
+            seconds = reading * context
+            if step.drafting and step.decodes_only:
+                seconds = _larger(seconds, self.alone.get(reach, 0.0) * context / decoding)
+            total = total + (seconds + self.comparing[reach] * reach.compared(step.pairs, step.prefill))
         checked = step.decode / decoding if decoding else 1.0
         for top, read, compared in self._latent:
-            context = step.context if top is None else min(step.context, decoding * top)
-            total += context * math.hypot(read, compared * checked)
+            context = step.context if top is None else _smaller(step.context, decoding * top)
+            total = total + context * math.hypot(read, compared * checked)
         states = step.sequences + (step.decode - decoding) / 2
         return total + self.state * states + self.scan * step.prefill
 
@@ -473,55 +494,88 @@ class StepTime:
 
     def advance(self, step: Step) -> float:
         """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
-        config, seconds = self.config, self.seconds
+        period, costs = self._period(step)
+        for cause, seconds in costs.items():
+            self.seconds[cause] = self.seconds.get(cause, 0.0) + float(seconds)
+        flops, traffic = self._work(step)
+        self.flops += float(flops)
+        self.bytes += float(traffic)
+        if not self._warm and step.prefill:
+            self._warm = True
+            period += self._first_use_s
+        return float(period * self._scale)
+
+    def advance_until(self, steps: Step, now: float, until_s: float) -> NDArray[np.float64]:
+        """Return the ends of those of several steps that begin before `until_s`, the first of them at `now`.
+
+        Ends and sums are those of `advance` for one step after another, to the last bit.
+        """
+        period, costs = self._period(steps)
+        times = np.empty(np.size(steps.context) + 1)
+        times[0], times[1:] = now, period * self._scale
+        times = np.add.accumulate(times)
+        count = int(times[:-1].searchsorted(until_s))
+        flops, traffic = self._work(steps)
+        added = [*costs.values(), flops, traffic]
+        sums = np.empty((len(added), count + 1))
+        sums[:, 0] = [*(self.seconds.get(cause, 0.0) for cause in costs), self.flops, self.bytes]
+        for row, each in enumerate(added):
+            sums[row, 1:] = each[:count] if isinstance(each, np.ndarray) else each
+        *seconds, self.flops, self.bytes = np.add.accumulate(sums, axis=1)[:, -1].tolist()
+        self.seconds.update(zip(costs, seconds, strict=True))
+        return times[1 : count + 1]
+
+    def _work(self, step: Step) -> tuple[Amount, Amount]:
+        """Return the FLOP and the bytes of a step."""
+        tokens, context = step.decode + step.prefill, step.context
+        return self.work.flops(tokens, step.sampled, step.pairs + context), self.work.bytes(1, context, tokens)
+
+    def _period(self, step: Step) -> tuple[Amount, dict[str, Amount]]:
+        """Return the seconds of a step from its start to the start of the next one, in all and by cause."""
+        config = self.config
         batches = 1 if self._stages == 1 else max(1, min(self._stages, step.sequences))
-        card, launches = self._kernels(step, batches)
+        card, launches, costs = self._kernels(step, batches)
         if self._draft is not None:
             drafting, preparing = self._drafts(self._draft, step)
-            seconds[DRAFTS] += drafting
+            costs[DRAFTS] = drafting
             card, launches = card + drafting, launches + preparing
         host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
         host += self._host_admission * step.admitted
         if config.async_scheduling or batches > 1:
-            period = max(card, host + launches)
-            waiting = min(launches, period - card)
+            period = _larger(card, host + launches)
+            waiting = _smaller(period - card, launches)
         else:
-            period = host + max(card, launches)
-            waiting = max(0.0, launches - card)
-        self.flops += self.work.flops(step.decode + step.prefill, step.sampled, step.pairs + step.context)
-        self.bytes += self.work.bytes(1, step.context, step.decode + step.prefill)
-        seconds["launches"] += waiting
-        seconds["host"] += period - card - waiting
-        if not self._warm and step.prefill:
-            self._warm = True
-            period += self._first_use_s
-        return period * self._scale
+            period = host + _larger(card, launches)
+            waiting = _larger(launches - card, 0.0)
+        costs["launches"] = waiting
+        costs["host"] = period - card - waiting
+        return period, costs
 
-    def _kernels(self, step: Step, batches: int) -> tuple[float, float]:
-        """Return the seconds of a step's kernels on the card, and those in which the host launches them."""
+    def _kernels(self, step: Step, batches: int) -> tuple[Amount, float, dict[str, Amount]]:
+        """Return the seconds of a step's kernels on the card, of their launches by the host, and the first by cause."""
         tokens = -(-(step.decode + step.prefill) // batches)
         launch_mode = self.config.graphs.launch(tokens, step.decodes_only)
         if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
             tokens = self.config.graphs.padded(tokens)
-        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
-        return card, self._launches[launch_mode] * batches
+        card, costs = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
+        return card, self._launches[launch_mode] * batches, costs
 
-    def _drafts(self, draft: StepTime, step: Step) -> tuple[float, float]:
+    def _drafts(self, draft: StepTime, step: Step) -> tuple[Amount, float]:
         """Return the seconds of the passes that make the next drafts, on the card and of the host.
 
         The first pass has all tokens of the step, and each further one a token of each sequence that sampled.
         """
         draft.sharing = self.sharing
         count = step.sampled - step.decode + step.drafting
-        card, launches = draft._kernels(step._replace(sampled=count), 1)
+        card, launches, _ = draft._kernels(step._replace(sampled=count), 1)
         if count and self._passes > 1:
             # a batch of one token for each sequence, whose contexts are those of the step's decodes
-            each, launch = draft._kernels(Step(count, 0, count, count, step.context, 0.0), 1)
+            each, launch, _ = draft._kernels(Step(count, 0, count, count, step.context, 0.0), 1)
             card, launches = card + (self._passes - 1) * each, launches + (self._passes - 1) * launch
         return card, launches + self._passes * self._host_pass
 
-    def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> float:
-        """Return the seconds of a step on the card, and add them up by cause.
+    def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> tuple[Amount, dict[str, Amount]]:
+        """Return the seconds of a step on the card, in all and by cause.
 
         Args:
             step: the step.
@@ -529,7 +583,7 @@ class StepTime:
             batches: that are in flight at once.
             fused: whether kernels are fused.
         """
-        stages, seconds = self._stages, self.seconds
+        stages = self._stages
         head = self._head_token * (step.sampled / batches)
         products = self._linear(tokens) + (self._routed(step, tokens) if self._experts else 0.0)
         weights = stages * products + batches * math.sqrt(self._head_stream * self._head_stream + head * head)
@@ -537,20 +591,17 @@ class StepTime:
         kernels = stages * (self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens)
         sampling = self._sample * step.sampled
         card = weights + attention + kernels + sampling
-        seconds["weights"] += weights
-        seconds["attention"] += attention
-        seconds["kernels"] += kernels
-        seconds["sampling"] += sampling
+        costs = {"weights": weights, "attention": attention, "kernels": kernels, "sampling": sampling}
         if self._communication is not None:
             exchange = stages * self._communication.of_layers(tokens) + self._communication.of_stages(tokens, stages)
             exchange += batches * self._communication.of_logits(step.sampled / batches)
             exchange += stages * self._communication.of_experts(tokens)
-            seconds[COMMUNICATION] += exchange
-            card += exchange
+            costs[COMMUNICATION] = exchange
+            card = card + exchange
         if self.sharing > 1:
-            seconds[OTHER_SERVERS] = seconds.get(OTHER_SERVERS, 0.0) + card * (self.sharing - 1)
-            card *= self.sharing
-        return card
+            costs[OTHER_SERVERS] = card * (self.sharing - 1)
+            card = card * self.sharing
+        return card, costs
 
     def _linear(self, tokens: int) -> float:
         """Return the seconds of the layers' matrix products in a step of `tokens` tokens."""

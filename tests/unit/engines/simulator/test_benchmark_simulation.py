@@ -14,7 +14,6 @@ from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, conf
 from tuner.engines.simulator.client import BenchServeWorkload, SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduler import SchedulerCounts
 from tuner.engines.simulator.sequence import Prompt
 from tuner.workloads.results import RequestStatus
 
@@ -27,6 +26,12 @@ WORKLOADS = st.builds(
     range_ratio=st.sampled_from([0.0, 0.5]),
     rate=st.one_of(st.none(), st.floats(0.5, 200)),
     seed=st.integers(0, 5),
+)
+
+LAYERS = (
+    Attention(8, 2, 64, window=65),
+    Attention(8, 2, 64, window=65, chunked=True),
+    Recurrent("gated delta net", 1, 16384, 0),
 )
 
 
@@ -57,30 +62,31 @@ def test_every_request_of_any_workload_completes_with_all_its_tokens(
 def test_fast_forward_gives_identical_results(
     workload: BenchServeWorkload, arguments: tuple[str, ...], blocks: int
 ) -> None:
-    def results(fast_forward: bool) -> tuple[list[tuple[float | None, ...]], list[float], SchedulerCounts]:
-        result: SimulatedRun = run(server(*arguments, blocks=blocks), workload, fast_forward)
-        return (
-            [(request.sent_s, request.first_s, request.end_s) for request in result.requests],
-            result.received_s.tolist(),
-            result.counts,
-        )
+    first, second = (run(server(*arguments, blocks=blocks), workload, each) for each in (True, False))
+    assert everything(first) == everything(second)
 
-    assert results(True) == results(False)
+
+def everything(result: SimulatedRun) -> tuple[object, ...]:
+    """Return all results, whose numbers have to be equal to the last bit."""
+    return (
+        [(request.sent_s, request.first_s, request.end_s, request.segments) for request in result.requests],
+        result.received_s.tolist(),
+        result.counts,
+        result.trace.states,
+        (result.seconds, result.flops, result.bytes),
+    )
 
 
 @settings(max_examples=20, deadline=None)
-@given(workload=WORKLOADS, arguments=ARGUMENTS, pages=st.integers(60, 400), windowed=st.booleans())
+@given(workload=WORKLOADS, arguments=ARGUMENTS, pages=st.integers(60, 400), layer=st.sampled_from(LAYERS))
 def test_fast_forward_gives_identical_results_for_windows_and_states(
-    workload: BenchServeWorkload, arguments: tuple[str, ...], pages: int, windowed: bool
+    workload: BenchServeWorkload, arguments: tuple[str, ...], pages: int, layer: Attention | Recurrent
 ) -> None:
-    layer = Attention(8, 2, 64, window=65) if windowed else Recurrent("gated delta net", 1, 16384, 0)
     model = shape((2, Attention(8, 2, 64)), (6, layer))
     made = ConfiguredServer(config_of(model, "--max-model-len", "512", *arguments), parameters_of("h200"))
     made.budget = replace(made.budget, blocks=pages)
-    results = [run(made, workload, fast_forward) for fast_forward in (True, False)]
-    first, second = ([(each.first_s, each.end_s) for each in result.requests] for result in results)
-    assert first == second
-    assert results[0].counts == results[1].counts
+    first, second = (run(made, workload, each) for each in (True, False))
+    assert everything(first) == everything(second)
 
 
 def test_a_request_that_times_out_frees_its_place_in_flight() -> None:

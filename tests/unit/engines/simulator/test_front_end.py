@@ -78,12 +78,11 @@ def test_two_api_servers_take_half_as_long() -> None:
     front = front_end("--api-server-count", "2")
     front.receive(request(0), 0.0, connects=False)
     assert departures(front) == [(0, 2.0)]
-    assert front.send(0.0, 4) == pytest.approx(1.0)
+    assert front.send([0.0], 4) == pytest.approx([1.0])
 
 
 def test_the_tokens_of_a_step_are_sent_after_those_of_the_step_before() -> None:
     front = front_end()
-    assert front.send(1.0, 2) == pytest.approx(2.0)
-    assert front.send(1.5, 2) == pytest.approx(3.0)
+    assert front.send([1.0, 1.5], 2) == pytest.approx([2.0, 3.0])
     # four tokens a chunk: 0.1 + 0.4 / 4 s each
-    assert front_end("--stream-interval", "4").send(0.0, 5) == pytest.approx(1.0)
+    assert front_end("--stream-interval", "4").send([0.0], 5) == pytest.approx([1.0])

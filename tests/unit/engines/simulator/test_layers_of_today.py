@@ -188,7 +188,7 @@ def test_a_window_bounds_what_decodes_read_and_prefills_compare() -> None:
 
 
 def attention(model: ModelShape, step: Step) -> float:
-    return AttentionTime(config(model=model), EVEN).seconds(step)
+    return float(AttentionTime(config(model=model), EVEN).seconds(step))
 
 
 def test_latent_attention_reads_one_vector_of_a_token_and_compares_all_heads_with_it() -> None:
