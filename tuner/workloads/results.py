@@ -7,7 +7,7 @@ Percentiles interpolate linearly between order statistics, as NumPy's default an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -185,8 +185,8 @@ class RequestStatistics:
         good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
         good_output_tokens: the same for the answers.
         duration_s: seconds from the start of the run to the end of its last request.
-        latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), over the completed
-            requests of the stable middle, counted from the intended start; None without such requests.
+        latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), of the requests of the
+            stable middle, counted from the intended start; None where none completed.
         client_latencies: the same, counted from sending.
     """
 
@@ -271,6 +271,11 @@ def sum_of(values: Iterable[int | None]) -> int | None:
 
 
 def _latency_statistics(records: Sequence[RequestRecord], since_sent: bool) -> dict[str, float | None]:
+    """Return mean and percentiles of each latency in ms; None without completed requests.
+
+    The mean is that of completed requests. In a percentile, a request that failed counts, too (`_failed_latencies`): a
+    server that drops its slowest requests would otherwise have the lower latency.
+    """
     values: dict[str, list[float]] = {name: [] for name in LATENCY_NAMES}
     for record in records:
         if not record.completed:
@@ -278,10 +283,24 @@ def _latency_statistics(records: Sequence[RequestRecord], since_sent: bool) -> d
         for name, value in record.latencies_ms(since_sent).items():
             values[name].append(value)
         values["itl"].extend(1000.0 * gap for gap in record.gaps_s)
+    failed = [record for record in records if not record.completed]
     result: dict[str, float | None] = {}
     for name, latencies in values.items():
         result[f"mean_{name}_ms"] = float(np.mean(latencies)) if latencies else None
-        at = np.percentile(latencies, PERCENTILES) if latencies else None
+        every = [*latencies, *_failed_latencies(name, failed, max(latencies), since_sent)] if latencies else []
+        at = np.percentile(every, PERCENTILES) if every else None
         for place, percentile in enumerate(PERCENTILES):
             result[f"p{percentile}_{name}_ms"] = None if at is None else float(at[place])
     return result
+
+
+def _failed_latencies(name: str, failed: Sequence[RequestRecord], slowest: float, since_sent: bool) -> Iterator[float]:
+    """Yield a lower bound of a latency of each failed request: its TTFT if it is known, else at least the slowest one.
+
+    It is also at least what the request waited. Gaps between tokens are no property of a request, and have none.
+    """
+    for record in failed if name != "itl" else ():
+        begin = record.sent_s if since_sent else record.intended_s
+        known = record.latencies_ms(since_sent).get(name)
+        waited = 0.0 if name == "tpot" or begin is None or record.end_s is None else 1000.0 * (record.end_s - begin)
+        yield max(slowest, waited) if known is None else known
