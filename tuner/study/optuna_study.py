@@ -298,10 +298,10 @@ class OptunaStudy:
             return
         if FAILED not in verdict.constraints:
             trial.set_constraint(FAILED, 0.0)
-            trial.set_user_attr(GAIN_AT_MOST, self._over_first(gain_at_most))
+            trial.set_user_attr(GAIN_AT_MOST, self.over_first(gain_at_most))
         self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _over_first(self, gain: float | None) -> float | None:
+    def over_first(self, gain: float | None) -> float | None:
         """Return a gain over the reference as one over the first measured trial; None if that is not known."""
         first = next((trial for trial in self._storage.trials() if trial.state is TrialState.COMPLETE), None)
         score = None if first is None else first.user_attrs.get("score")
