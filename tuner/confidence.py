@@ -10,6 +10,9 @@ CONFIDENCE = 0.95
 INTERVAL = f"{100 * CONFIDENCE:g} % interval"
 """How tables and texts name an interval."""
 
+ONE_SIDED = f"{50 * (1 + CONFIDENCE):g} % confidence"
+"""How texts name the confidence of one end of an interval."""
+
 
 def t_quantile(probability: float, degrees: int) -> float:
     """Return the quantile of Student's t distribution."""

@@ -36,7 +36,6 @@ from search_spaces import version_tuple
 from storage import normalise_url, open_store
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
-from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.engine import STOP_S, first_cut
 from tuner.engines.simulator.memory import StartFailed
@@ -228,16 +227,12 @@ class CuttingExecutor(WorldExecutor):
     """A `WorldExecutor` that cuts trials short, and adds up the seconds of all trials of the search."""
 
     def __init__(self, problem: SimulatedProblem, seed: int) -> None:
-        super().__init__(problem, seed)
+        super().__init__(problem, seed, Provenance.SIMULATED)
         self.search_s = 0.0
         self.cut = 0
 
-    def engine_info(self) -> EngineInfo:
-        """Return an engine without predictions."""
-        return replace(super().engine_info(), provenance=Provenance.SIMULATED)
-
     def _outcome(self, spec: TrialSpec) -> TrialOutcome:
-        outcome = replace(super()._outcome(spec), provenance=Provenance.SIMULATED)
+        outcome = super()._outcome(spec)
         seconds, found = sum(outcome.timings.values()), None
         run = None if spec.cut is None else whole_run(self._problem.study, spec.config, self._problem._true)
         if run is not None and spec.cut is not None and isinstance(spec.workload, Traffic):

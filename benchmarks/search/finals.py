@@ -1,6 +1,7 @@
 """Is the exported configuration small, and as good as the whole one? Whole studies whose true scores are known.
 
-    python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--trials 60] [--jobs 2] [--whole] [--json FILE]
+    python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--first 0] [--trials 60] [--min-gain PERCENT]
+        [--no-prior] [--whole] [--jobs 2] [--json FILE]
 
 Each study runs as `tuner optimize` does: search, rounds, reduction and conclusion. Predictions come from the stored
 parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the finalist with the best true
@@ -12,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,12 +46,35 @@ NO_EFFECT = 0.002
 
 
 @dataclass(frozen=True)
+class FinalsTask:
+    """One study to run.
+
+    Attributes:
+        problem: the problem's name.
+        seed: of the study and of its world.
+        trials: of its search.
+        reduce: whether the winner is reduced.
+        prior: whether the search has predictions.
+        min_gain: of the search, a share of the score; 0 for no early end.
+    """
+
+    problem: str
+    seed: int
+    trials: int
+    reduce: bool = True
+    prior: bool = True
+    min_gain: float = 0.0
+
+
+@dataclass(frozen=True)
 class FinalsResult:
     """The end of one study.
 
     Attributes:
         problem: the problem's name.
         seed: of the study.
+        searched: trials of the search.
+        best: the best true score of all trials of the search.
         keeps_defaults: whether the conclusion is to keep the defaults.
         loss: true score of the best finalist less the winner's, in logarithms; None if the defaults are kept.
         score: the winner's true score; 0 if it is infeasible.
@@ -67,6 +90,8 @@ class FinalsResult:
 
     problem: str
     seed: int
+    searched: int
+    best: float
     keeps_defaults: bool
     loss: float | None
     score: float
@@ -85,14 +110,14 @@ class WorldExecutor:
 
     slots = 1
 
-    def __init__(self, problem: SimulatedProblem, seed: int) -> None:
-        self._problem, self._seed = problem, seed
+    def __init__(self, problem: SimulatedProblem, seed: int, provenance: Provenance = Provenance.MEASURED) -> None:
+        self._problem, self._seed, self._provenance = problem, seed, provenance
         self._submitted: list[TrialSpec] = []
 
     def engine_info(self) -> EngineInfo:
-        """Return an engine that counts as real, so that the study uses predictions."""
+        """Return the engine; a study of one that counts as real uses predictions."""
         version = self._problem.study.version
-        return EngineInfo("vllm", version, None, flag_names(), Provenance.MEASURED, SIMULATED_PACKAGES)
+        return EngineInfo("vllm", version, None, flag_names(), self._provenance, SIMULATED_PACKAGES)
 
     def idle(self) -> list[int]:
         """Return the slot unless it has a trial."""
@@ -130,7 +155,7 @@ class WorldExecutor:
         problem, searched = self._problem, spec.round == 0
         trial = problem.true_trial(spec.config, searched=searched)
         now = datetime.now(UTC)
-        outcome = TrialOutcome(now, now, Provenance.MEASURED, "w0", "simulated", {Phase.BENCHMARK: trial.seconds}, "")
+        outcome = TrialOutcome(now, now, self._provenance, "w0", "simulated", {Phase.BENCHMARK: trial.seconds}, "")
         if trial.metrics is None:
             failure = Failure(FailureKind.ENGINE_CRASH, Phase.READY, "the simulated server does not start")
             return replace(outcome, failure=failure)
@@ -142,17 +167,18 @@ class WorldExecutor:
         return replace(outcome, repeats=repeats)
 
 
-def finals_result(name: str, seed: int, trials: int, *, reduce: bool = True) -> FinalsResult:
+def finals_result(task: FinalsTask) -> FinalsResult:
     """Run one study and compare what it exports with the whole configuration."""
-    problem = SimulatedProblem(name, SIMULATED_STUDIES[name](), World(seed=1 + seed, choices=0.0))
-    executor = WorldExecutor(problem, seed)
+    seed = task.seed
+    problem = SimulatedProblem(task.problem, SIMULATED_STUDIES[task.problem](), World(seed=1 + seed, choices=0.0))
+    executor = WorldExecutor(problem, seed, Provenance.MEASURED if task.prior else Provenance.SIMULATED)
     with TemporaryDirectory(prefix="finals-") as folder:
         url = normalise_url(f"{folder}/study.db")
         store = open_store(url)
         search = replace(problem.study.spec.search, seed=seed)
-        confirmation = replace(problem.study.spec.confirmation, reduce=reduce)
+        confirmation = replace(problem.study.spec.confirmation, reduce=task.reduce)
         spec = replace(problem.study.spec, artifacts=Path(folder), search=search, confirmation=confirmation)
-        engine, budget = executor.engine_info(), Budget(trials=trials)
+        engine, budget = executor.engine_info(), Budget(trials=task.trials, min_gain=task.min_gain)
         open_study(store, spec, engine, ["simulated"], RealClock())
         run = run_study(spec, engine, budget, store, url, executor, SilentObserver(), Wishes())
         assert run.conclusion is not None
@@ -172,11 +198,14 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
     whole = max(finalists, key=lambda each: problem.true_score(each.config) or 0.0, default=winner)
     scores = [problem.true_score(record.config) or 0.0 for record in (whole, winner)]
     flags = problem.space.changed(winner.config)
+    searched = [trial for trial in trials.values() if trial.kind is not TrialKind.REDUCED]
     single = any(has_effect(asdict(each)) for each in conclusion.flag_effects)
     undivided = not kept and conclusion.confirmed and not single
     return FinalsResult(
         problem.name,
         seed,
+        len(searched),
+        max(problem.true_score(trial.config) or 0.0 for trial in searched),
         kept,
         None if kept or not all(scores) else math.log(scores[0] / scores[1]),
         scores[1],
@@ -201,10 +230,6 @@ def _has_no_effect(problem: SimulatedProblem, winner: TrialRecord, name: str, sc
     return bool(without) and bool(score) and abs(math.log(score / (without or score))) < NO_EFFECT
 
 
-def _result_of_task(task: tuple[str, int], trials: int, reduce: bool) -> FinalsResult:
-    return finals_result(*task, trials, reduce=reduce)
-
-
 def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
     found = [result for result in results if not result.keeps_defaults]
     losses = [result.loss for result in found if result.loss is not None]
@@ -220,6 +245,7 @@ def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
         f"{sum(result.undivided for result in found)}",
         f"{sum(result.contradicts for result in found)}",
         f"{sum(result.score == 0 for result in found)}",
+        f"{np.median([result.searched for result in results]):.0f}",
         f"{np.median([result.reduced for result in results]):.0f}",
         f"{np.median([result.measurements for result in results]):.0f}",
     ]
@@ -230,15 +256,22 @@ def check_finals() -> None:
     parser = documented_parser(__doc__)
     parser.add_argument("--problems", nargs="+", default=DEFAULT_PROBLEMS)
     parser.add_argument("--seeds", type=int, default=5, help="studies of each problem [5]")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; it determines the world, too [0]")
     parser.add_argument("--trials", type=int, default=60, help="trials of a search [60]")
+    parser.add_argument("--min-gain", type=float, default=0.0, help="--min-gain of the studies, in per cent [0]")
+    parser.add_argument("--no-prior", action="store_true", help="search without predictions")
     parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
     parser.add_argument("--whole", action="store_true", help="do not reduce the winner")
     parser.add_argument("--json", type=Path, help="write every result to this file")
-    arguments = parser.parse_args()
-    tasks = [(name, seed) for name in arguments.problems for seed in range(arguments.seeds)]
-    with get_context("spawn").Pool(arguments.jobs) as pool:
-        results = list(pool.imap(partial(_result_of_task, trials=arguments.trials, reduce=not arguments.whole), tasks))
-    rows = [_row(name, [result for result in results if result.problem == name]) for name in arguments.problems]
+    asked = parser.parse_args()
+    tasks = [
+        FinalsTask(name, seed, asked.trials, not asked.whole, not asked.no_prior, asked.min_gain / 100)
+        for seed in range(asked.first, asked.first + asked.seeds)
+        for name in asked.problems
+    ]
+    with get_context("spawn").Pool(asked.jobs) as pool:
+        results = list(pool.imap(finals_result, tasks))
+    rows = [_row(name, [result for result in results if result.problem == name]) for name in asked.problems]
     header = [
         "problem",
         "keeps defaults",
@@ -250,17 +283,18 @@ def check_finals() -> None:
         "undivided",
         "contradictions",
         "infeasible",
+        "trials",
         "reduced",
         "measurements",
     ]
     caption = (
         "Of the studies that export a configuration: true score of the best finalist over the winner's, less 1 "
         "(median and largest), flags of both (medians), share of exported flags without a true effect, winners no "
-        "single flag of which has a measured effect, contradictions, infeasible winners; of all: trials of smaller "
-        "forms, and all measurements of the finals, these included (medians)"
+        "single flag of which has a measured effect, contradictions, infeasible winners; of all: trials of the "
+        "search and of smaller forms, and all measurements of the finals, these included (medians)"
     )
-    print_table(f"{caption}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
-    write_json(arguments.json, [asdict(each) for each in results])
+    print_table(f"{caption}; {asked.seeds} seeds, {asked.trials} trials", header, rows)
+    write_json(asked.json, [asdict(each) for each in results])
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def test_the_whole_story(opened: Browser, service: Service, tmp_path: Path, widt
         submit(person, first, 6)
         watch_to_the_end(person)
         read_the_rest(person, first)
-        submit(person, second, 400, sampler="tpe")
+        submit(person, second, 400, sampler="tpe", min_gain=0)
         stop_and_resume(person)
         compare(person, first, second)
         take_away(person, first)
@@ -259,7 +259,7 @@ def test_a_lost_connection_is_taken_up_where_it_broke_off(opened: Browser, tmp_p
     """The API process is killed in mid-study; its successor at the same address goes on, and so does the page."""
     port = ("--port", str(free_port()))
     first = start_service(tmp_path, *port)
-    first.submit("long", trials=40, settings={"sampler": "tpe"})
+    first.submit("long", trials=40, settings={"sampler": "tpe", "min_gain": 0})
     with walk(opened, first.address, 1280, "light", tmp_path / "pictures") as person:
         person.log_in(first.token)
         person.go("study/long")

@@ -52,7 +52,7 @@ def test_a_study_runs_to_its_end_and_can_be_taken_away(service: Service) -> None
 
 
 def test_a_stopped_study_concludes_from_what_it_has_and_can_go_on(service: Service) -> None:
-    service.submit("stopped", trials=400, settings={"sampler": "tpe"})
+    service.submit("stopped", trials=400, settings={"sampler": "tpe", "min_gain": 0})
     service.wait_for_trials("stopped", 3)
     assert service.call("POST", "/v1/studies/stopped:stop")["state"] == "STOPPING"
     found = service.wait("stopped")
@@ -70,7 +70,7 @@ def test_a_stopped_study_concludes_from_what_it_has_and_can_go_on(service: Servi
 
 
 def test_a_killed_driver_loses_no_trial(service: Service) -> None:
-    service.submit("killed", trials=25, settings={"sampler": "tpe"})
+    service.submit("killed", trials=25, settings={"sampler": "tpe", "min_gain": 0})
     service.wait_for_trials("killed", 3)
     pid = service.driver_of("killed")
     assert pid is not None
@@ -102,7 +102,7 @@ def test_a_configuration_that_cannot_work_fails_with_its_reason(service: Service
 
 def test_drivers_outlive_a_killed_service(tmp_path: Path) -> None:
     service = start_service(tmp_path)
-    service.submit("long", trials=30, settings={"sampler": "tpe"})
+    service.submit("long", trials=30, settings={"sampler": "tpe", "min_gain": 0})
     service.wait_for_trials("long", 2)
     pid = service.driver_of("long")
     service.kill()
@@ -115,7 +115,7 @@ def test_drivers_outlive_a_killed_service(tmp_path: Path) -> None:
 
 def test_a_service_that_is_stopped_takes_its_drivers_along(tmp_path: Path) -> None:
     with running_service(tmp_path) as service:
-        service.submit("long", trials=200, settings={"sampler": "tpe"})
+        service.submit("long", trials=200, settings={"sampler": "tpe", "min_gain": 0})
         service.wait_for_trials("long", 2)
     with running_service(tmp_path, token=service.token) as again:
         found = again.wait_for_trials("long", 3)

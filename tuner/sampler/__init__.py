@@ -1,6 +1,6 @@
 """`ResidualSampler`, an Optuna sampler; imports Optuna and numeric libraries, and nothing else of this project.
 
-- `residual`: the sampler, and when a search has converged.
+- `residual`: the sampler.
 - `surrogate`: Gaussian processes (`gaussian_process`) of score, constraints and failures.
 - `acquisition`: the acquisition function and its maximum, over `candidates`.
 - `prior`: predictions as the prior mean, computed in the `background`.

@@ -155,17 +155,6 @@ class FeasibleImprovement:
         self._surrogate, self._region = surrogate, region
         defaults = surrogate.history.measured[0]
         self._defaults = TrustRegion(surrogate.encoder, defaults, 0) if surrogate.has_predictions else None
-        self._largest_log_improvement = -math.inf
-
-    @property
-    def max_expected_improvement(self) -> float | None:
-        """The largest EI(μ - t, σ) P in the trust region so far, as a share of the score; None without incumbent.
-
-        It includes candidates below a threshold and candidates that break a rule, so it is an upper estimate.
-        """
-        if self._surrogate.incumbent_score is None:
-            return None
-        return math.exp(self._largest_log_improvement)
 
     def of(self, configs: list[Params]) -> Vector:
         """Return the acquisition values of configurations, their predictions interpolated, shape (n,)."""
@@ -175,10 +164,8 @@ class FeasibleImprovement:
     def __call__(self, inputs: EncodedConfigurations, means: Matrix | None = None) -> Vector:
         """Return the acquisition values of n encoded configurations, shape (n,).
 
-        Without `means`, these are interpolated, and the values do not count in `max_expected_improvement`: a changed
-        configuration may lack parameters that its new choice needs.
+        Without `means`, these are interpolated.
         """
-        counted = means is not None
         if means is None:
             means = self._surrogate.interpolated_means(inputs)
         posterior = self._surrogate.posterior(inputs, means)
@@ -188,9 +175,6 @@ class FeasibleImprovement:
         if self._surrogate.incumbent_score is not None:
             gain = posterior.score - self._surrogate.incumbent_score
             spread = np.maximum(posterior.score_spread, LEAST_SPREAD)
-            improvement = log_feasible + log_expected_improvement(gain, spread)
-            largest = float(improvement[counted & (outside == 0)].max(initial=-math.inf))
-            self._largest_log_improvement = max(self._largest_log_improvement, largest)
             exploration = EXPLORATION if self._region is None else EXPLORATION_IN_REGION
             values = log_feasible + log_expected_improvement(gain, exploration * spread)
         if self._defaults is not None:
@@ -327,13 +311,10 @@ class Suggestion:
 
     Args:
         params: the configuration; empty if there is no candidate.
-        max_expected_improvement: of all candidates, as a share of the score and times the probability of feasibility;
-            see `FeasibleImprovement`. None where the suggestion had another reason, or no trial is feasible.
         predict_next: the best candidates without a prediction; the next suggestion considers their predictions.
     """
 
     params: Params
-    max_expected_improvement: float | None = None
     predict_next: Sequence[Params] = ()
 
 
@@ -384,7 +365,7 @@ class CandidateSelection:
         """
         best_unpredicted = self._allowed(unpredicted, PREDICTED_NEXT if self._prior.exists else 1)
         best = next(iter(self._allowed(predicted, 1) or best_unpredicted), {})
-        return Suggestion(best, self._acquisition.max_expected_improvement, tuple(best_unpredicted))
+        return Suggestion(best, tuple(best_unpredicted))
 
     def _allowed(self, candidates: list[tuple[float, Params]], count: int) -> list[Params]:
         """Return the best candidates that break no rule, at most `count`."""

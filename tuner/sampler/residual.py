@@ -1,8 +1,4 @@
-"""`ResidualSampler`, an Optuna sampler: Bayesian optimisation with a prior mean, constraints and failures.
-
-A search has converged when the expected improvement of further trials stays small. Its maximum is over all candidates,
-also those that are too risky or break a rule, so a search stops late rather than early.
-"""
+"""`ResidualSampler`, an Optuna sampler: Bayesian optimisation with a prior mean, constraints and failures."""
 
 from __future__ import annotations
 
@@ -129,7 +125,7 @@ class ResidualSampler(BaseSampler):
         self._hidden: Sequence[Params] = ()
         self._begun: tuple[int, History] | None = None
         self.last_suggestion: Suggestion | None = None
-        """The last configuration that was suggested, with its maximum expected improvement."""
+        """The last configuration that was suggested."""
 
     def with_seed(self, seed: int, hidden: Sequence[Params] = ()) -> ResidualSampler:
         """Return a sampler with other draws that shares the predictions of this one.
@@ -289,31 +285,11 @@ class ResidualSampler(BaseSampler):
         return self.last_suggestion
 
     def _select(self, history: History, directions: Sequence[StudyDirection], rng: np.random.Generator) -> Suggestion:
-        """Return the suggestion of the surrogate; with random weights, its expected improvement is not comparable."""
+        """Return the suggestion of the surrogate, with random weights from time to time."""
         settings, count = self._settings, len(directions)
         random_weights = count > 1 and history.n_finished % RANDOM_WEIGHTS_EVERY == RANDOM_WEIGHTS_EVERY - 1
         if random_weights:
             settings = replace(settings, weights=tuple(rng.dirichlet(np.ones(count))))
         with single_blas_thread():
             surrogate = Surrogate(settings, self._space.distributions, directions, history)
-            suggestion = CandidateSelection(self._space, settings, surrogate, rng).suggest()
-        return replace(suggestion, max_expected_improvement=None) if random_weights else suggestion
-
-
-TRIALS_BEFORE_CONVERGENCE = 15
-"""Trials before which no search has converged."""
-SUGGESTIONS_IN_A_ROW = 5
-"""Suggestions in a row whose maximum expected improvement has to be small."""
-
-
-def converged(max_expected_improvements: Sequence[float | None], min_gain: float) -> bool:
-    """Return whether the maximum expected improvement of each of the last five suggestions is below `min_gain`.
-
-    Args:
-        max_expected_improvements: of each trial, in order, as a share of the score; None for a trial that was not
-            suggested for its expected improvement (the defaults, rare choices).
-        min_gain: as a share of the score.
-    """
-    known = [each for each in max_expected_improvements if each is not None]
-    enough = len(max_expected_improvements) >= TRIALS_BEFORE_CONVERGENCE and len(known) >= SUGGESTIONS_IN_A_ROW
-    return enough and max(known[-SUGGESTIONS_IN_A_ROW:]) < min_gain
+            return CandidateSelection(self._space, settings, surrogate, rng).suggest()

@@ -25,18 +25,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import binom, ndtr
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-LEAST_LOSS, LARGEST_LOSS = 0.01, 0.02
-"""A configuration is as good as the best one if its expected loss of the score's logarithm is at most one standard
-deviation of it; a smaller one than the first bound counts always, a larger one than the second never."""
+LEAST_LOSS, LARGEST_LOSS, TIE = 0.01, 0.025, 1.5
+"""A configuration is as good as the best one if its expected loss of the score's logarithm is at most `TIE` standard
+deviations of it; a smaller one than the first bound counts always, a larger one than the second never."""
 
 RISK = 0.1
 """The rounds go on while the loss is larger than `LARGEST_LOSS` with more than this probability."""
@@ -44,17 +44,27 @@ RISK = 0.1
 OPEN = 0.1
 """Least probability that a smaller form is as good, from which on it is worth a measurement."""
 
-IDLE_SHARE, EFFECT = 0.5, 0.1
-"""Share of forms that lose nothing at all, and standard deviation of the loss of the others."""
+IDLE_SHARE, EFFECT = 0.7, 0.1
+"""Share of a finalist's flags that do nothing at all, and standard deviation of the effect of each other one."""
+
+LEAST_ARMS = 3
+"""Configurations in a round, the reference included, for which measurements are left up to the last look."""
 
 LEAST_ROUNDS = 2
 """Rounds that an exported configuration needs."""
+
+PRECISION = 0.05
+"""A reference is kept for a lack of gain once the rounds exclude larger gains, unless they may take no more."""
 
 SPREAD_FACTOR = 2.0
 """Factor on the surrogate's standard deviations, which are too small (docs/reports/2026-11-28-finals.md)."""
 
 LEAST_SPREAD = 0.003
 """Standard deviation of each configuration's own deviation from the surrogate."""
+
+LEAST_SEARCH_NOISE = 0.025
+"""Standard deviation with which the single trial of a form counts at least: the fit of the search's noise may be far
+too small."""
 
 NOISE_WEIGHT = 4
 """Degrees of freedom with which the search's noise counts beside that of the rounds."""
@@ -63,6 +73,15 @@ NOISE_WEIGHT = 4
 def looks(rounds: int) -> tuple[int, ...]:
     """Return the numbers of rounds after which the rounds may end: two at a time, at most twice `rounds`."""
     return tuple(range(2, 2 * rounds + 1, 2)) if rounds > 1 else (rounds,)
+
+
+def most_measurements(searched: int, rounds: int, finalists: int) -> int:
+    """Return how many measurements the rounds may take, smaller forms included: half of the search's.
+
+    In any case they may measure `LEAST_ARMS` configurations up to the last look, and each finalist in `rounds` rounds:
+    with less, the interval of a gain is too wide to say anything.
+    """
+    return max(searched // 2, LEAST_ARMS * looks(rounds)[-1], rounds * (finalists + 1))
 
 
 @dataclass(frozen=True)
@@ -77,6 +96,8 @@ class Arms:
         alive: whether each can still win: it did not fail and missed no SLO.
         known: whether its server was measured in the search, so that it can be a rival.
         reference: position of the reference; None if it does not work.
+        searched: the logarithm of the score, in the units of `mean`, of those that the search's workload measured once
+            and that the prior does not know.
     """
 
     flags: NDArray[np.int64]
@@ -86,6 +107,7 @@ class Arms:
     alive: NDArray[np.bool_]
     known: NDArray[np.bool_]
     reference: int | None
+    searched: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,9 +132,16 @@ class Plan:
 
 
 def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> tuple[Vector, Matrix]:
-    """Return mean and covariance after rounds, each with the logarithm of a score by position."""
+    """Return mean and covariance after the single trials of `Arms.searched` and rounds.
+
+    Each round has the logarithm of a score by position.
+    """
     precision = np.linalg.inv(arms.covariance * SPREAD_FACTOR**2 + LEAST_SPREAD**2 * np.eye(len(arms.mean)))
     weighted = precision @ arms.mean
+    alone = max(noise, arms.noise, LEAST_SEARCH_NOISE)
+    for place, value in arms.searched.items():
+        precision[place, place] += 1.0 / alone**2
+        weighted[place] += value / alone**2
     for cells in rounds:
         places, values = list(cells), np.array(list(cells.values()))
         projection = (np.eye(len(places)) - 1.0 / len(places)) / noise**2
@@ -122,29 +151,34 @@ def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -
     return covariance @ weighted, covariance
 
 
-def shrunk(mean: Vector, covariance: Matrix, origins: NDArray[np.int64]) -> Vector:
+def shrunk(mean: Vector, covariance: Matrix, origins: NDArray[np.int64], left_out: NDArray[np.int64]) -> Vector:
     """Return the prior means, after losses that the surrogate cannot tell from none are drawn towards none.
 
     The finalists were picked for their measurements, whose luck the surrogate ascribes to their flags, and most flags
-    do nothing. With the loss L of a form relative to its finalist, its standard deviation s, and φ(x; s) the normal
-    density,
+    do nothing. Of the k flags that a form leaves out, J ~ Binomial(k, 1 - p) do something, each with the variance e².
+    With the loss L of a form relative to its finalist, its standard deviation s, and φ(x; s) the normal density,
 
-        E[L] = L / (1 + p φ(L; s) / ((1 - p) φ(L; √(s² + e²)))),    p = IDLE_SHARE, e = EFFECT
+        E[L] = L Σ_j P(j) j e² / (s² + j e²),    P(j) ∝ Binomial(j; k, 1 - p) φ(L; √(s² + j e²)),
 
-    (spike and slab: Mitchell and Beauchamp, "Bayesian variable selection in linear regression", JASA 83, 1988). Losses
-    below 0 are shrunk in the same way.
+    p = IDLE_SHARE, e = EFFECT (spike and slab: Mitchell and Beauchamp, "Bayesian variable selection in linear
+    regression", JASA 83, 1988). Losses below 0 are shrunk in the same way.
 
     Args:
         mean: of each configuration.
         covariance: of the surrogate.
         origins: the position of each one's finalist, its own for a finalist.
+        left_out: how many flags fewer than its finalist each one has.
     """
     variances = np.diag(covariance)
     apart = variances + variances[origins] - 2.0 * covariance[np.arange(len(mean)), origins]
-    spread = SPREAD_FACTOR * np.sqrt(np.maximum(apart, 1e-12))
-    wide, losses = np.hypot(spread, EFFECT), mean[origins] - mean
-    ratio = wide / spread * np.exp(0.5 * (losses / wide) ** 2 - 0.5 * (losses / spread) ** 2)
-    return np.asarray(mean[origins] - losses / (1.0 + IDLE_SHARE / (1.0 - IDLE_SHARE) * ratio))
+    squares, losses = SPREAD_FACTOR**2 * np.maximum(apart, 1e-12)[:, None], mean[origins] - mean
+    acting, most = np.arange(left_out.max(initial=0) + 1)[None, :], left_out[:, None]
+    effects = EFFECT**2 * acting
+    weights = binom(most, acting) * (1.0 - IDLE_SHARE) ** acting * IDLE_SHARE ** np.maximum(most - acting, 0)
+    exponents = -0.5 * losses[:, None] ** 2 / (squares + effects)
+    weights *= np.exp(exponents - exponents.max(axis=1, keepdims=True)) / np.sqrt(squares + effects)
+    kept = (weights * effects / (squares + effects)).sum(axis=1) / weights.sum(axis=1)
+    return np.asarray(mean[origins] - losses * kept)
 
 
 def pooled(deviation: float, degrees: int, noise: float) -> float:
@@ -168,7 +202,7 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
         return None
     best = int(np.argmax(np.where(measured, mean, -np.inf)))
     losses, spread = mean[best] - mean, _spreads(covariance, best)
-    as_good = arms.alive & (losses <= np.clip(spread, LEAST_LOSS, LARGEST_LOSS))
+    as_good = arms.alive & (losses <= np.clip(TIE * spread, LEAST_LOSS, LARGEST_LOSS))
     target = int(min(np.flatnonzero(as_good), key=lambda place: (arms.flags[place], losses[place])))
     risks = np.where(measured, ndtr((losses[target] - losses - LARGEST_LOSS) / _spreads(covariance, target)), 0.0)
     risks[target] = 0.0

@@ -399,11 +399,11 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             SEARCH,
             "PERCENT",
-            "End the search when the expected improvement of the score stays below this; 0: never.",
+            "End the search once 15 trials in a row have raised the best score by less than this; 0: never.",
             least=0,
             limit=Number(0, 1000),
         ),
-    ] = 0.5
+    ] = 5.0
     ablate: Annotated[
         bool,
         Setting(

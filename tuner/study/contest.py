@@ -9,6 +9,7 @@ and the study's rounds of all finalists in any case.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,23 @@ from scipy.special import ndtr
 from records.measured import REFERENCES
 from records.trials import Config, TrialKind, TrialRecord
 from storage.store import Store
+from tuner.scoring.compare import LEAST_DEVIATION
 from tuner.scoring.goals import log_scores
 from tuner.scoring.rounds import StudyRounds, fault_of
-from tuner.scoring.sequential import SPREAD_FACTOR, Arms, Matrix, Plan, Vector, looks, plan, pooled, shrunk
+from tuner.scoring.sequential import (
+    LEAST_ARMS,
+    PRECISION,
+    SPREAD_FACTOR,
+    Arms,
+    Matrix,
+    Plan,
+    Vector,
+    looks,
+    most_measurements,
+    plan,
+    pooled,
+    shrunk,
+)
 from tuner.study.conclusion import chosen_by_engine, defaults_of
 from tuner.study.confirmation import rounds_after
 from tuner.study.decide import Preference
@@ -93,7 +108,8 @@ class Contest:
             if len(arms) < 2:
                 return None
             candidates = [self._candidates[place] for place in arms]
-            if any(each.record is None and self._resolve(each) for each in candidates):
+            ended = [self._resolve(each) for each in candidates if each.record is None]
+            if any(ended):
                 continue
             forms = tuple(each.given for each in candidates if each.record is None)
             if forms:
@@ -121,11 +137,14 @@ class Contest:
 
     def _add(self, given: GivenConfiguration, origin: int, record: TrialRecord | None = None) -> None:
         """Add a candidate, unless one has the same server command."""
-        key = str(self._spec.space.render(given.config))
+        key = self._key(given.config)
         if key not in self._keys:
             self._keys.add(key)
             self._candidates.append(_Candidate(given, origin, record))
             self._prior = None
+
+    def _key(self, config: Config) -> str:
+        return str(self._spec.space.render(config))
 
     def _chain(self, record: TrialRecord) -> list[GivenConfiguration]:
         """Return a finalist without one flag, two flags and so on."""
@@ -173,7 +192,18 @@ class Contest:
             alive=np.array(able),
             known=np.isin(np.arange(len(able)), finalists),
             reference=next(anchors, None),
+            searched=self._searched(),
         )
+
+    def _searched(self) -> dict[int, float]:
+        """Return the gains over the first measured trial of the forms whose single trials ended, by their position."""
+        found: dict[int, float] = {}
+        for place, each in enumerate(self._candidates):
+            if each.record is not None and each.record.kind is TrialKind.REDUCED and each.record.verdict is not None:
+                score = each.record.verdict.score
+                gain = self._optuna_study.over_first(math.log(score)) if score else None
+                found |= {} if gain is None else {place: gain}
+        return found
 
     def _flags(self, candidate: _Candidate) -> int:
         return len(self._spec.space.changed(candidate.given.config))
@@ -192,7 +222,8 @@ class Contest:
             unknown = np.array([[name in more for name in names] for more in lacking], dtype=float)
             covariance = covariance + (_UNKNOWN_SPREAD / SPREAD_FACTOR) ** 2 * (unknown @ unknown.T)
             origins = np.array([each.origin for each in self._candidates])
-            self._prior = shrunk(mean, covariance, origins), covariance, noise
+            flags = np.array([self._flags(each) for each in self._candidates])
+            self._prior = shrunk(mean, covariance, origins, flags[origins] - flags), covariance, noise
         return self._prior
 
     def _lacking(self, candidate: _Candidate) -> Config:
@@ -226,34 +257,43 @@ class Contest:
         rounds, comparisons = self._rounds(done), max(1, len(self.group(done)) - 1) * len(self._looks)
         every = StudyRounds(self._spec.goals, rounds, comparisons)
         score, noise = every.score(target.number, reference.number), every.score_noise
-        if score is None or noise is None or score.beyond_noise:
+        if score is None or noise is None or score.high is None or score.beyond_noise:
             return True
+        if score.high > 1.0 + PRECISION:
+            return False
         last = self._looks[-1] - done + score.rounds
-        least = noise.half_width(2 / last, comparisons)
+        least = noise.at_least(LEAST_DEVIATION).half_width(2 / last, comparisons)
         gain, spread = found.gain
         return float(ndtr((gain - least) / spread)) < _HOPELESS
 
     def _affordable(self, done: int, found: Plan, rounds: int) -> int:
-        """Return how many configurations each round up to the next look may measure."""
+        """Return how many configurations each round up to the next look may measure.
+
+        So many measurements are left that later rounds can measure `LEAST_ARMS` configurations each.
+        """
         searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
         confirmation = self._spec.confirmation
-        most = max(searched // 2, confirmation.confirm_rounds * (confirmation.finalists + 1))
-        reduced = self._reduced()
-        forms = {each.record.number for each in self._candidates if each.record is not None} & reduced
+        most = most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
+        forms = [r for r in self._trials() if r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys]
         spent = len(self._rounds(done)) + len(forms)
+        counts = np.arange(1, len(found.arms) + 1)
         forms_first = np.cumsum([self._candidates[place].record is None for place in found.arms])
-        costs = forms_first + rounds * np.arange(1, len(found.arms) + 1)
-        return int(np.sum(costs <= most - spent))
+        costs = forms_first + rounds * counts
+        later = LEAST_ARMS * (self._looks[-1] - done - rounds)
+        return int(np.sum((costs <= most - spent) & ((counts <= LEAST_ARMS) | (costs <= most - spent - later))))
 
     def _resolve(self, candidate: _Candidate) -> bool:
-        """Find the trial of a candidate's server; return whether it is out, because it failed or is another one's."""
+        """Find the trial of a candidate's server; return whether it has ended.
+
+        The candidate is out if that trial failed or is another one's.
+        """
         record = measured_as(self._spec.space, self._trials(), candidate.given.config)
         if record is None or record.outcome is None:
             return False
         others = {each.record.number for each in self._candidates if each.record is not None}
         candidate.is_out = record.state != "ok" or record.number in others
         candidate.record = None if candidate.is_out else record
-        return candidate.is_out
+        return True
 
     def _rounds(self, done: int) -> list[TrialRecord]:
         """Return the measurements of the first `done` rounds, and of the rounds before them."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from records.measured import REFERENCES, reference_of
 from records.trials import TrialRecord
-from tuner.confidence import INTERVAL
+from tuner.confidence import INTERVAL, ONE_SIDED
 from tuner.scoring.compare import Ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.rounds import Rounds, StudyRounds
@@ -124,9 +124,7 @@ def _decide(
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     if not better:
-        highest = max((score.ratio for score in scores.values()), default=None)
-        found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
-        reason = f"keep {name}: {_not_better(scores)} ({found}){also}"
+        reason = f"keep {name}: {_not_better(scores)} ({_bound(scores)}){also}"
         looks = preference.looks
         return Conclusion(
             kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept, looks=looks
@@ -144,6 +142,19 @@ def _not_better(scores: Mapping[int, Ratio]) -> str:
     if any(score.low is None and score.ratio > 1 for score in scores.values()):
         return "one round cannot tell a gain from noise, two or more can"
     return "no finalist is better beyond the noise"
+
+
+def _bound(scores: Mapping[int, Ratio]) -> str:
+    """Return how much the finalists of the most rounds may gain nevertheless: all their intervals hold at once."""
+    if not scores:
+        return "no finalist met the SLOs"
+    best = f"the best finalist's score is {max(score.ratio for score in scores.values()):.3f}"
+    most = max(score.rounds for score in scores.values())
+    ends = [score.high for score in scores.values() if score.rounds == most and score.high is not None]
+    if not ends:
+        return best
+    gain = max(0.0, max(ends) - 1.0)
+    return f"{best}; gains above {100 * gain:.1f} % are excluded with {ONE_SIDED}"
 
 
 def _decide_among(

@@ -31,6 +31,7 @@ from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
 from tuner.scoring.goals import FAILED, distance_of
+from tuner.scoring.sequential import looks, most_measurements
 from tuner.specs import CutRule, TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
@@ -439,12 +440,6 @@ def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: 
 _LARGEST_RESERVE = 0.5
 """The largest share of the limit that is reserved: one slow trial must not end the search."""
 
-_SMALLER_FORMS = 3
-"""The most smaller forms of a winner that are measured at once."""
-
-_SINGLE_FLAGS = 4
-"""Flags that a reduced winner is expected to keep; each is left out once."""
-
 _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
@@ -512,18 +507,19 @@ def expected_confirmation_s(
 ) -> float:
     """Return the expected seconds of the confirmation, from the seconds of each trial so far and of all its benchmarks.
 
-    The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
-    trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`. The reduction adds
-    `_SMALLER_FORMS` and `_SINGLE_FLAGS` trials, and their rounds beside the winner and the defaults.
+    One measurement takes the median time of a trial outside its benchmarks plus the median time of its benchmarks times
+    `spec.round_cost`. Rounds run side by side on `slots` workers. Fixed rounds measure the finalists and the reference.
+    The test with smaller forms (`scoring.sequential`) may take as many measurements as half of the search; before each
+    look, one is expected to be the trial of a new form, and the others to be rounds of as many configurations.
     """
-    rounds = spec.confirmation.confirm_rounds
+    confirmation, rounds = spec.confirmation, spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:
         return 0.0
     overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))
     measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
-    compared, reduction_s = spec.confirmation.finalists + 1, 0.0
-    if spec.confirmation.reduce:
-        for forms in (_SMALLER_FORMS, _SINGLE_FLAGS):
-            compared += forms + 2
-            reduction_s += statistics.median(trial_seconds) * -(-forms // slots)
-    return reduction_s + measurement * compared * -(-rounds // slots)
+    group = confirmation.finalists + 1
+    if not confirmation.reduce:
+        return measurement * group * -(-rounds // slots)
+    ends, most = looks(rounds), most_measurements(len(trial_seconds), rounds, confirmation.finalists)
+    in_rounds = min(most - len(ends), group * ends[-1])
+    return statistics.median(trial_seconds) * len(ends) + measurement * in_rounds / min(slots, ends[0])

@@ -30,7 +30,7 @@ from tuner.sampler.encoding import Matrix, Vector
 from tuner.sampler.flag_effects import Elimination, FlagEffect
 from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prior
-from tuner.sampler.residual import ResidualSampler, SelectedTrials, converged
+from tuner.sampler.residual import ResidualSampler, SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective
 from tuner.settings.study import RESIDUAL, TPE
@@ -93,8 +93,6 @@ class SharedTrial(FrozenTrial):
 
 _TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
-MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
-"""User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
 
 optuna.logging.set_verbosity(logging.ERROR)
 
@@ -179,7 +177,7 @@ class OptunaStudy:
         model = optuna.create_study(directions=self._directions, sampler=RandomSampler(seed=seed))
         model.enqueue_trial(dict(suggestion.params))
         trial = model.ask()
-        begun = self._begin(before, trial, self._space.suggest(trial), suggestion.max_expected_improvement)
+        begun = self._begin(before, trial, self._space.suggest(trial))
         sampler.start_background_predictions(self._directions)
         return begun
 
@@ -188,12 +186,6 @@ class OptunaStudy:
         model.add_trials([SharedTrial.of(trial) for trial in trials])
         trial = model.ask()
         return self._begin(before, trial, self._space.suggest(trial))
-
-    def converged(self, min_gain: float) -> bool:
-        """Return whether the search has converged to `min_gain`, a share of the score; never with TPE, or for 0."""
-        if self._residual is None or min_gain <= 0:
-            return False
-        return converged([trial.user_attrs.get(MAX_EXPECTED_IMPROVEMENT) for trial in self._storage.trials()], min_gain)
 
     def wait_for_predictions(self) -> None:
         """Wait until the background thread has computed the predictions for the next suggestion."""
@@ -261,13 +253,9 @@ class OptunaStudy:
         params = [{each.name: row[each.name] for each in self._space.parameters if each.name in row} for row in known]
         return sampler.joint_scores(SelectedTrials(self._shown((), without), self._directions), params)
 
-    def _begin(
-        self, before: int, trial: Trial, config: Config, max_expected_improvement: float | None = None
-    ) -> RunningTrial:
+    def _begin(self, before: int, trial: Trial, config: Config) -> RunningTrial:
         """Store the trial, which has `before` trials before it, as running."""
         attributes: dict[str, Any] = {"config": json.dumps(dict(config), sort_keys=True)}
-        if max_expected_improvement is not None:
-            attributes[MAX_EXPECTED_IMPROVEMENT] = max_expected_improvement
         begun = optuna.trial.create_trial(
             state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=attributes
         )
@@ -303,10 +291,10 @@ class OptunaStudy:
             return
         if FAILED not in verdict.constraints:
             trial.set_constraint(FAILED, 0.0)
-            trial.set_user_attr(GAIN_AT_MOST, self._over_first(gain_at_most))
+            trial.set_user_attr(GAIN_AT_MOST, self.over_first(gain_at_most))
         self._study.tell(trial, state=TrialState.PRUNED)
 
-    def _over_first(self, gain: float | None) -> float | None:
+    def over_first(self, gain: float | None) -> float | None:
         """Return a gain over the reference as one over the first measured trial; None if that is not known."""
         first = next((trial for trial in self._storage.trials() if trial.state is TrialState.COMPLETE), None)
         score = None if first is None else first.user_attrs.get("score")

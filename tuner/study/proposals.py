@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from records.measured import reference_of
 from records.trials import DEFAULTS, Config, FailureKind, JsonScalar, TrialKind
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.store import Store
 from tuner.errors import UserError
+from tuner.study.convergence import converged
 from tuner.study.learned_prior import LearnedPrior
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
@@ -19,6 +21,9 @@ from tuner.study.specification.spec import Budget, Enqueued, StudySpec
 
 _MAX_REDRAWS = 200
 """Proposals in a row that may break a rule or be known before the space counts as exhausted."""
+
+_AFTER_SEARCH = (TrialKind.REDUCED, TrialKind.CAPACITY)
+"""Kinds of trials that do not belong to the search."""
 
 _DUPLICATES_BEFORE_ENUMERATION = 10
 _ENUMERABLE = 5000
@@ -50,7 +55,7 @@ class Proposals:
         self.space_exhausted = False
         """True if the space had fewer configurations than the budget."""
         self.converged = False
-        """True if the search has converged; see `OptunaStudy.converged`."""
+        """True if the search has converged; see `tuner.study.convergence`."""
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
@@ -65,8 +70,7 @@ class Proposals:
         records = {r.number: r for r in self._store.trials(self._spec.name) if r.round == 0}
         for record in records.values():
             self._seen.add(self._rendering(record.config))
-        extra = (TrialKind.REDUCED, TrialKind.CAPACITY)
-        self._count = sum(record.kind not in extra for record in records.values())
+        self._count = sum(record.kind not in _AFTER_SEARCH for record in records.values())
         for number in self._optuna_study.running():
             known = records.get(number)
             if known is None:
@@ -147,7 +151,7 @@ class Proposals:
             hints = self._space.defaults_beside(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
-        self.converged = self.converged or (self._grid is None and self._optuna_study.converged(self._min_gain))
+        self.converged = self.converged or (self._grid is None and self._has_converged())
         if self.converged:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
@@ -155,6 +159,19 @@ class Proposals:
             self.space_exhausted = True
             return None
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
+
+    def _has_converged(self) -> bool:
+        """Return whether the trials of the search that have ended brought too little of late.
+
+        Where the reference fails or misses an SLO, the first trials that meet all may be far from the best.
+        """
+        reference = reference_of(self._store.trials(self._spec.name))
+        if reference is None or reference.state != "ok":
+            return False
+        records = [r for r in self._store.trials(self._spec.name) if not r.round and r.kind not in _AFTER_SEARCH]
+        ended = [record for record in records if record.outcome is not None]
+        scores = [r.verdict.score if r.state == "ok" and r.verdict is not None else None for r in ended]
+        return converged(scores, self._min_gain)
 
     def _next_named(self) -> WorkItem | None:
         """Return the next trial whose configuration is given.

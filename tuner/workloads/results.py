@@ -7,7 +7,7 @@ Percentiles interpolate linearly between order statistics, as NumPy's default an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -187,8 +187,8 @@ class RequestStatistics:
         good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
         good_output_tokens: the same for the answers.
         duration_s: seconds from the start of the run to the end of its last request.
-        latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), over the completed
-            requests of the stable middle, counted from the intended start; None without such requests.
+        latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), of the requests of the
+            stable middle, counted from the intended start; None where none completed.
         client_latencies: the same, counted from sending.
     """
 
@@ -247,8 +247,9 @@ def summarise_run(
 
     def statistics(group: Sequence[RequestRecord]) -> RequestStatistics:
         good = None if not slos else [each for each in group if slos.get(each.name, RequestSlo()).met(each)]
-        stable = [record for record in group if record.completed and (window is None or window.holds(record))]
-        gaps_ms = 1000.0 * np.fromiter(chain.from_iterable(record.gaps_s for record in stable), np.float64)
+        stable = [record for record in group if window is None or window.holds(record)]
+        gaps_s = (record.gaps_s for record in stable if record.completed)
+        gaps_ms = 1000.0 * np.fromiter(chain.from_iterable(gaps_s), np.float64)
         return RequestStatistics(
             offered=len(group),
             completed=sum(record.completed for record in group),
@@ -276,14 +277,34 @@ def sum_of(values: Iterable[int | None]) -> int | None:
 def _latency_statistics(
     records: Sequence[RequestRecord], gaps_ms: NDArray[np.float64], since_sent: bool
 ) -> dict[str, float | None]:
-    """Return the statistics of the latencies of completed requests, and of the gaps between their tokens."""
-    found = [record.latencies_ms(since_sent) for record in records]
+    """Return mean and percentiles of each latency in ms, and of the gaps; None without completed requests.
+
+    The mean is that of completed requests. In a percentile, a request that failed counts, too (`_failed_latencies`): a
+    server that drops its slowest requests would otherwise have the lower latency.
+    """
+    found = [record.latencies_ms(since_sent) for record in records if record.completed]
     values = {name: np.array([each[name] for each in found if name in each]) for name in LATENCY_NAMES}
     values["itl"] = gaps_ms
+    failed = [record for record in records if not record.completed]
     result: dict[str, float | None] = {}
     for name, latencies in values.items():
         result[f"mean_{name}_ms"] = float(np.mean(latencies)) if len(latencies) else None
-        at = np.percentile(latencies, PERCENTILES) if len(latencies) else None
+        every = latencies
+        if failed and len(latencies):
+            every = np.append(latencies, [*_failed_latencies(name, failed, float(latencies.max()), since_sent)])
+        at = np.percentile(every, PERCENTILES) if len(every) else None
         for place, percentile in enumerate(PERCENTILES):
             result[f"p{percentile}_{name}_ms"] = None if at is None else float(at[place])
     return result
+
+
+def _failed_latencies(name: str, failed: Sequence[RequestRecord], slowest: float, since_sent: bool) -> Iterator[float]:
+    """Yield a lower bound of a latency of each failed request: its TTFT if it is known, else at least the slowest one.
+
+    It is also at least what the request waited. Gaps between tokens are no property of a request, and have none.
+    """
+    for record in failed if name != "itl" else ():
+        begin = record.sent_s if since_sent else record.intended_s
+        known = record.latencies_ms(since_sent).get(name)
+        waited = 0.0 if name == "tpot" or begin is None or record.end_s is None else 1000.0 * (record.end_s - begin)
+        yield max(slowest, waited) if known is None else known

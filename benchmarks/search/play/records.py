@@ -19,7 +19,6 @@ class PlayedTrial:
         begun_at: when the trial began, virtual seconds since the search began.
         ended_at: when the trial ended, virtual seconds since the search began.
         leaders: indices of the best trials that ended so far, by the sampler's own ranking; None without one.
-        max_expected_improvement: of all candidates for this suggestion; None if the sampler does not report one.
     """
 
     config: Config
@@ -30,7 +29,6 @@ class PlayedTrial:
     begun_at: float
     ended_at: float
     leaders: tuple[int, ...] | None = None
-    max_expected_improvement: float | None = None
 
 
 @dataclass(frozen=True)

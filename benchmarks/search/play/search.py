@@ -14,7 +14,6 @@ from benchmarks.search.problems.problem import Outcome, Problem, config_key, cra
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.planned import PlannedSampler
 from benchmarks.search.samplers.recipes import RecipeTrials
-from benchmarks.search.samplers.residual import max_expected_improvement
 from records.trials import Config
 
 REDRAWS = 30
@@ -65,7 +64,6 @@ class _RunningTrial:
     config: Config = field(compare=False)
     outcome: Outcome = field(compare=False)
     ask_s: float = field(compare=False)
-    max_expected_improvement: float | None = field(compare=False)
 
 
 class VirtualSearch:
@@ -102,7 +100,6 @@ class VirtualSearch:
         begun = time.perf_counter()
         suggested = self._given() or (None if self._sampler.recipes == "alone" else self._suggested_trial())
         ask_s = time.perf_counter() - begun
-        improvement = max_expected_improvement(self.study) if self.begun else None
         if suggested is None:
             self.exhausted = True
             return
@@ -112,7 +109,7 @@ class VirtualSearch:
         seconds += sum(added for key, added in outcome.compiles if key not in self._compiled)
         self._compiled |= {key for key, _ in outcome.compiles}
         ends_at = self._now + seconds
-        running = _RunningTrial(ends_at, self.begun, self._now, trial, config, outcome, ask_s, improvement)
+        running = _RunningTrial(ends_at, self.begun, self._now, trial, config, outcome, ask_s)
         heapq.heappush(self.running, running)
         self._measured[config_key(config)] = config
         self.begun += 1
@@ -201,7 +198,6 @@ class VirtualSearch:
                 begun_at=ended.begun_at,
                 ended_at=ended.ends_at,
                 leaders=self._leaders(),
-                max_expected_improvement=ended.max_expected_improvement,
             )
         )
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search.report.summary import CHECKPOINTS, SearchSummary
-from tuner.sampler.residual import converged
 
 TARGET_SHARES = (0.95, 0.98, 0.99)
 """Shares of the best known score that an incumbent should reach."""
@@ -18,8 +17,6 @@ OPENING_TRIALS = 6
 """Trials after the defaults whose scores show whether a search begins with sensible configurations."""
 POOR_SCORE = 0.5
 """Score, relative to the defaults, below which an opening trial is poor."""
-CONVERGENCE_GAIN = 0.005
-"""The default of `--min-gain`, below which a study ends its search."""
 RESAMPLES = 2000
 INTERVAL_PERCENTILES = (2.5, 97.5)
 
@@ -86,27 +83,8 @@ def seed_values(runs: Sequence[SearchSummary], best: float) -> dict[str, list[fl
     values[f"mean_trial_score_{FIRST_TRIALS}"] = [statistics.fmean(scores) / best for scores in first]
     values["infeasible"] = [run.infeasible for run in runs if run.infeasible is not None]
     values["measured_over_true"] = [run.measured_over_true for run in runs if run.measured_over_true is not None]
-    values |= _convergence_values(runs)
     values["ask_s"] = [run.ask_s for run in runs]
     return values
-
-
-def _convergence_values(runs: Sequence[SearchSummary]) -> dict[str, list[float]]:
-    """Return the values at convergence, of samplers that report a maximum expected improvement."""
-    ends = [(run, _convergence_trial(run)) for run in runs if any(e is not None for e in run.max_expected_improvements)]
-    scores = [(run.incumbent_scores, end) for run, end in ends if run.incumbent_scores[-1]]
-    return {
-        "converged_trials": [end for _, end in ends],
-        "converged_score": [score_after(curve, end) / curve[-1] for curve, end in scores],
-        "converged_hours": [run.ended_at[end - 1] / run.ended_at[-1] for run, end in ends],
-    }
-
-
-def _convergence_trial(run: SearchSummary) -> int:
-    """Return the number of trials until the search converges, or all of them."""
-    improvements = run.max_expected_improvements
-    counts = range(1, len(improvements) + 1)
-    return next((k for k in counts if converged(improvements[:k], CONVERGENCE_GAIN)), len(improvements))
 
 
 def _seconds_until(run: SearchSummary, target: float) -> float:

@@ -41,7 +41,6 @@ class SearchSummary:
         redrawn: suggestions that were not measured.
         best_true_score: the best true score of all trials.
         best_config: the configuration with the best true score.
-        max_expected_improvements: the maximum expected improvement at each trial's suggestion.
     """
 
     problem: str
@@ -61,7 +60,6 @@ class SearchSummary:
     redrawn: int
     best_true_score: float
     best_config: Config
-    max_expected_improvements: tuple[float | None, ...] = ()
 
 
 def summarise_search(problem: Problem, record: SearchRecord, finalists: int = 1) -> SearchSummary:
@@ -96,7 +94,6 @@ def summarise_search(problem: Problem, record: SearchRecord, finalists: int = 1)
         redrawn=record.redrawn,
         best_true_score=_true_score(best),
         best_config=dict(best.config),
-        max_expected_improvements=tuple(trial.max_expected_improvement for trial in trials),
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from benchmarks.search.report.figures import (
-    CONVERGENCE_GAIN,
     OPENING_TRIALS,
     POOR_SCORE,
     IntervalEstimate,
@@ -18,12 +17,11 @@ from benchmarks.text_table import MISSING, print_table
 SCORE_FIGURES = ("trials_to_95%", "trials_to_99%", "score_10", "score_15", "score_30", "score_60")
 OPENING_FIGURES = ("opening_score", "opening_poor", "score_10", "score_20", "score_60", "seconds_to_98%")
 COST_FIGURES = ("mean_trial_score_15", "infeasible", "hypervolume_60", "measured_over_true", "hours_to_95%", "ask_s")
-CONVERGENCE_FIGURES = ("converged_trials", "converged_score", "converged_hours")
 COMPARED_FIGURES = (
     *("trials_to_95%", "trials_to_99%", "score_15", "score_30", "score_60"),
     *("infeasible", "mean_trial_score_15", "opening_score", "opening_poor", "score_10", "seconds_to_98%"),
 )
-FIGURE_DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "seconds_to_98%": 0, "ask_s": 3, "converged_trials": 0}
+FIGURE_DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "seconds_to_98%": 0, "ask_s": 3}
 DEFAULT_DECIMALS = 2
 
 SCORE_CAPTION = (
@@ -39,10 +37,6 @@ COST_CAPTION = (
     "Mean true score of trials 2 to 15 / the best known one (0 if infeasible), share of infeasible trials after the "
     f"{LATE_TRIALS}th, hypervolume after 60 trials (the defaults: 1), the winner's measured / true score (1: no bias), "
     "virtual hours until 95 % of the best known score or to the end, and seconds per suggestion"
-)
-CONVERGENCE_CAPTION = (
-    f"Trials until the search converges (--min-gain {CONVERGENCE_GAIN}) or to the end, and the incumbent's score and "
-    "the virtual hours then / those at the end: a score near 1 in few hours is good"
 )
 
 
@@ -65,7 +59,6 @@ def print_problem(name: str, by_sampler: SummariesBySampler, best: float, agains
         (SCORE_CAPTION, SCORE_FIGURES),
         (OPENING_CAPTION, OPENING_FIGURES),
         (COST_CAPTION, COST_FIGURES),
-        (CONVERGENCE_CAPTION, CONVERGENCE_FIGURES),
     ):
         rows = [[sampler, *_cells(found, figures)] for sampler, found in estimates.items()]
         print_table(caption, ["sampler", *figures], rows)

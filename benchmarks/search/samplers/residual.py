@@ -45,10 +45,3 @@ def residual_ranking(study: Study) -> list[int]:
     """Return the numbers of the trials that the surrogate ranks best, best first."""
     assert isinstance(study.sampler, ResidualSampler)
     return study.sampler.ranking(study)
-
-
-def max_expected_improvement(study: Study) -> float | None:
-    """Return that of the last suggestion; None if it has none or the study has another sampler."""
-    sampler = study.sampler
-    suggestion = sampler.last_suggestion if isinstance(sampler, ResidualSampler) else None
-    return None if suggestion is None else suggestion.max_expected_improvement

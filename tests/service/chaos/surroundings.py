@@ -96,7 +96,7 @@ class Surroundings:
             "confirm_rounds": 1,
         }
         if kind == SIMULATED:
-            settings |= {"engine": "simulated", "sampler": "tpe"}
+            settings |= {"engine": "simulated", "sampler": "tpe", "min_gain": 0}
         else:
             settings |= {"model": str(self._model), "space": "cpu", "input_len": 128, "output_len": 64}
             settings |= {"num_prompts": 40, "max_concurrency": 10, "server_arguments": ["--max-model-len", "1024"]}

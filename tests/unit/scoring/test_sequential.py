@@ -1,9 +1,21 @@
 """The sequential test of the finals, against values worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR, Arms, looks, plan, pooled, posterior, shrunk
+from tuner.scoring.sequential import (
+    LEAST_SPREAD,
+    SPREAD_FACTOR,
+    Arms,
+    looks,
+    most_measurements,
+    plan,
+    pooled,
+    posterior,
+    shrunk,
+)
 
 
 def arms(mean: list[float], spread: float = 0.02, flags: tuple[int, ...] = (0, 4, 1)) -> Arms:
@@ -23,6 +35,20 @@ def test_prior_and_rounds_are_weighted_by_their_precision() -> None:
     assert mean[1] - mean[0] == pytest.approx(0.05)
     assert covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] == pytest.approx(0.02**2)
     assert mean[2] == pytest.approx(0.0)
+
+
+def test_the_single_trial_of_a_form_counts_with_the_noise_of_the_search_of_at_least_two_and_a_half_per_cent() -> None:
+    # The prior variance 0.02² and the trial's 0.025²: 0.1 · 0.0004 / 0.001025.
+    known = replace(arms([0.0, 0.0, 0.0]), searched={2: 0.1})
+    mean, _ = posterior(known, [], 0.01)
+    assert mean[2] == pytest.approx(0.1 * 0.0004 / 0.001025)
+    assert mean[1] == pytest.approx(0.0)
+
+
+def test_the_finals_take_half_of_the_searchs_measurements_or_what_three_configurations_need() -> None:
+    assert [most_measurements(searched, 3, 3) for searched in (4, 18, 36, 60)] == [18, 18, 18, 30]
+    assert most_measurements(4, 3, 8) == 27  # three rounds of eight finalists and the reference
+    assert most_measurements(4, 1, 3) == 4
 
 
 def test_a_form_that_is_surely_as_good_is_the_target_and_needs_two_rounds() -> None:
@@ -57,10 +83,12 @@ def test_without_a_configuration_that_can_win_there_is_no_plan() -> None:
 def test_a_loss_within_the_surrogates_error_is_drawn_to_none_and_a_certain_one_stays() -> None:
     covariance = (0.02 / SPREAD_FACTOR) ** 2 / 2 * np.eye(3)
     origins = np.array([0, 0, 0])
-    found = shrunk(np.array([0.3, 0.28, 0.1]), covariance, origins)
-    # L = s = 0.02 and e = 0.1: φ(L; s) / φ(L; √(s² + e²)) = 5.099 · exp(-0.5 + 0.0192) = 3.152, so E[L] = 0.02 / 4.152.
-    assert found[0] - found[1] == pytest.approx(0.02 / 4.152, rel=1e-3)
-    assert found[0] - found[2] == pytest.approx(0.2, rel=1e-3)
+    found = shrunk(np.array([0.3, 0.28, 0.1]), covariance, origins, np.array([0, 1, 2]))
+    # One flag, L = s = 0.02, e = 0.1 and p = 0.7. φ(L; s) = 19.947 · e^-0.5 = 12.098 if the flag is idle, else
+    # φ(L; √(s² + e²)) = 3.912 · e^-0.0192 = 3.838: P(1) = 0.3 · 3.838 / (0.7 · 12.098 + 0.3 · 3.838) = 0.1197, and
+    # E[L] = 0.02 · 0.1197 · 0.01 / 0.0104.
+    assert found[0] - found[1] == pytest.approx(0.02 * 0.1197 / 1.04, rel=1e-3)
+    assert found[0] - found[2] == pytest.approx(0.2, rel=0.04)  # two flags: one that does something is enough
 
 
 def test_the_noise_of_the_search_counts_as_four_degrees() -> None:

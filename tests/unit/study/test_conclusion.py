@@ -71,6 +71,14 @@ def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
     assert found.winner == 0
     assert found.keep_defaults
     assert found.confirmed
+    [score] = [each.score for each in found.finalists]
+    assert score is not None
+    assert score.high is not None
+    excluded = f"gains above {100 * (score.high - 1):.1f} % are excluded with 97.5 % confidence"
+    assert found.reason == (
+        f"keep the defaults: no finalist is better beyond the noise "
+        f"(the best finalist's score is {score.ratio:.3f}; {excluded})"
+    )
 
 
 def test_a_gain_of_one_round_is_not_called_noise() -> None:

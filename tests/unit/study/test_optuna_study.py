@@ -29,7 +29,7 @@ from tuner.sampler.prior import Prediction, Prior
 from tuner.scoring.goals import parse_objective
 from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import OptunaStorage
-from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy, SharedTrial, shown
+from tuner.study.optuna_study import OptunaStudy, SharedTrial, shown
 from tuner.study.study_folder import StudyIsRunning, refuse_running, wait_until_free
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
@@ -302,25 +302,6 @@ def test_a_reader_of_optunas_tables_finds_where_the_numbers_come_from(tmp_path: 
         "model": "Qwen/Qwen2.5-0.5B",
         "devices": "L4",
     }
-
-
-def test_a_suggestion_stores_its_maximum_expected_improvement(tmp_path: Path) -> None:
-    study = study_of_four(tmp_path, RESIDUAL, lambda params: Prediction((1000.0 + params["max_num_seqs"],), {}))
-    trial = study.ask()
-    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path)).trials
-    assert stored[trial.number].user_attrs[MAX_EXPECTED_IMPROVEMENT] > 0
-    assert MAX_EXPECTED_IMPROVEMENT not in stored[0].user_attrs
-
-
-def test_convergence_reads_the_attribute_of_the_suggestions(tmp_path: Path) -> None:
-    study = open_study(tmp_path, RESIDUAL)
-    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path))
-    for number in range(20):
-        improvement = 0.1 if number < 15 else 0.004
-        stored.add_trial(create_trial(value=1000.0, user_attrs={MAX_EXPECTED_IMPROVEMENT: improvement}))
-    assert study.converged(0.005)
-    assert not study.converged(0.003)
-    assert not study.converged(0.0)
 
 
 OPEN = """

@@ -120,13 +120,19 @@ def test_a_study_knows_every_machine_that_it_ran_on(bench: Bench) -> None:
         ({}, 2, (40 + 3 * 20) * 4 * 2),
         ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
-        # three smaller forms and four without one flag, each group beside the winner and the defaults
-        ({"reduce": True}, 1, (40 + 3 * 20) * (4 + 5 + 6) * 3 + (3 + 4) * 60),
+        # three looks after two rounds each, a new form of 60 s before each. Half of 60 trials are three forms, and 27
+        # measurements, of which six rounds of four configurations need 24; 18 measurements are allowed in any case
+        ({"reduce": True, "trials": 60}, 1, 3 * 60 + (40 + 3 * 20) * 24),
+        ({"reduce": True, "trials": 60}, 2, 3 * 60 + (40 + 3 * 20) * 12),
+        ({"reduce": True}, 1, 3 * 60 + (40 + 3 * 20) * 15),
     ],
 )
 def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
-    spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **changes)
-    assert expected_confirmation_s(spec, [60.0, 60.0, 100.0], [20.0, 20.0, 60.0], slots) == pytest.approx(expected)
+    trials = changes.get("trials", 6)
+    own = {name: value for name, value in changes.items() if name != "trials"}
+    spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **own)
+    seconds, benchmarks = ([*([each] * (trials - 1)), slow] for each, slow in ((60.0, 100.0), (20.0, 60.0)))
+    assert expected_confirmation_s(spec, seconds, benchmarks, slots) == pytest.approx(expected)
     assert expected_confirmation_s(spec, [], [], slots) == 0
 
 
@@ -346,7 +352,7 @@ def test_a_small_space_is_enumerated_and_then_the_study_is_done(bench: Bench) ->
 
 
 def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench) -> None:
-    """All configurations are equal: the search converges after fifteen trials or more, the last five with no gain."""
+    """All configurations are equal: the search converges after eighteen trials."""
 
     def alike(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return {**FIGURES, "output_throughput": 1000.0 + index}
@@ -357,7 +363,7 @@ def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench
     assert result.ending is RunEnding.DONE
     assert result.conclusion is not None
     assert result.conclusion.keep_defaults
-    assert 15 <= ended < 50
+    assert ended == 18
     again = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
     assert again.converged
     assert [engine.launched for engine in bench.engines] == [[]]
@@ -365,10 +371,19 @@ def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench
     assert len([record for record in bench.records() if not record.round]) == ended + 1
 
 
-def test_a_search_with_tpe_never_converges(bench: Bench) -> None:
-    result = bench.run(worse, trials=16, min_gain=1.0, sampler=TPE, confirm_rounds=0)
+def test_a_search_with_tpe_converges_too(bench: Bench) -> None:
+    result = bench.run(worse, trials=19, min_gain=0.5, sampler=TPE, confirm_rounds=0)
+    assert result.converged
+    assert len(bench.records()) == 18
+
+
+def test_a_search_whose_defaults_miss_an_slo_does_not_converge(bench: Bench) -> None:
+    def slow_defaults(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return {**FIGURES, "p99_tpot_ms": 10.0 if spec.config else 60.0}
+
+    result = bench.run(slow_defaults, trials=20, min_gain=0.5, sampler=TPE, confirm_rounds=0)
     assert not result.converged
-    assert len(bench.records()) == 16
+    assert len(bench.records()) == 20
 
 
 def test_a_timeout_ends_the_search_and_still_concludes(bench: Bench) -> None:

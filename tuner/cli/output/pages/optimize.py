@@ -30,6 +30,7 @@ from tuner.results.conclusion import parts as parts_of_conclusion
 from tuner.results.findings import Findings
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
+from tuner.study.convergence import PATIENCE
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult, optimize
@@ -159,7 +160,8 @@ def _reason_lines(result: RunResult) -> list[str]:
         lines.append("the search space has no other configuration: all were measured")
     if result.converged:
         lines.append(
-            "the search converged: the maximum expected improvement is below --min-gain; use --min-gain 0 to continue"
+            f"the search ended early: {PATIENCE} trials in a row raised the best score by less than --min-gain; use "
+            "--min-gain 0 to continue"
         )
     if result.ending is RunEnding.TIMEOUT:
         ended = "search before all trials" if result.conclusion is not None else "rounds before all measurements"

@@ -18,7 +18,8 @@ export function plain(text) {
 }
 
 function hover(trial) {
-  const text = trial.failure ? `${trial.failure.kind}: ${trial.failure.message}` : configuration(trial.config);
+  const ended = trial.failure ? `${trial.failure.kind}: ${trial.failure.message}` : trial.cut;
+  const text = ended ?? configuration(trial.config);
   return plain(text.length > MOST ? `${text.slice(0, MOST)}…` : text);
 }
 
@@ -35,10 +36,11 @@ export function progressFigure(trials, by) {
   const x = (trial) => (by === "time" ? trial.ended_at.slice(0, 23) : trial.number);
   const ordered = by === "time" ? trials.toSorted((a, b) => a.ended_at.localeCompare(b.ended_at)) : trials;
   const lowest = Math.min(1, ...scored.map((each) => each.score));
-  const marks = (state, name, marker, y) => {
-    const group = ordered.filter((each) => each.state === state && (state === "failed" || each.score));
-    return { type: "scatter", mode: "markers", name, x: group.map(x), y: group.map(y), marker: { size: 9, ...marker },
-      text: group.map((each) => `#${each.number}: ${hover(each)}`), hovertemplate: "%{text}<br>score %{y:.3f}<extra></extra>" };
+  const marks = (state, name, marker, y = null) => {
+    const group = ordered.filter((each) => each.state === state && (!y || each.score));
+    return { type: "scatter", mode: "markers", name, x: group.map(x), y: group.map(y ?? (() => lowest)), marker: { size: 9, ...marker },
+      text: group.map((each) => `#${each.number}: ${hover(each)}`),
+      hovertemplate: `%{text}${y ? "<br>score %{y:.3f}" : ""}<extra></extra>` };
   };
   let best = null;
   const steps = ordered.map((each) => {
@@ -48,7 +50,8 @@ export function progressFigure(trials, by) {
   const data = [
     marks("ok", "meets the SLOs", { color: BLUE }, (each) => each.score),
     marks("infeasible", "missed an SLO", { color: ORANGE, symbol: "circle-open", line: { width: 2 } }, (each) => each.score),
-    marks("failed", "failed", { color: RED, symbol: "x" }, () => lowest),
+    marks("cut", "cut short", { color: GREY, symbol: "triangle-down-open" }),
+    marks("failed", "failed", { color: RED, symbol: "x" }),
     { type: "scatter", mode: "lines", name: "best so far", x: ordered.map(x), y: steps, hoverinfo: "skip",
       line: { shape: "hv", color: GREEN, width: 1.5 } },
   ].filter((each) => each.x.length && each.y.some((value) => value !== null));

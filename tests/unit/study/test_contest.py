@@ -1,0 +1,178 @@
+"""The contest of the finals: what it measures next and when it ends, in scores that a person worked out."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from records.trials import (
+    Config,
+    Failure,
+    FailureKind,
+    Phase,
+    Provenance,
+    Repeat,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+    Verdict,
+)
+from storage.store import Store
+from tests.unit.study.conftest import Bench
+from tuner.sampler.flag_effects import Elimination, ReductionStep
+from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR
+from tuner.study.contest import Contest, Step
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.specification.resolve_workload import make_goals
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+THREE = """
+description: three knobs
+parameters:
+  a: {description: d, type: categorical, choices: [1, 2], flag: --a, engine_default: 1}
+  b: {description: d, type: categorical, choices: [1, 2], flag: --b, engine_default: 1}
+  c: {description: d, type: categorical, choices: [1, 2], flag: --c, engine_default: 1}
+"""
+A, AB, ABC = {"a": 2}, {"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2}
+SCORES = {"a": 0.3}
+"""The logarithm of the score that each flag brings: only `a` pays."""
+
+
+@dataclass
+class Finals:
+    """A contest without a server: `effects` are the true effects of the flags, and nothing is noisy.
+
+    Throughput weighs 40 of 50 beside the success rate, which is always 1: a score's logarithm x is a throughput of
+    1000 exp(x / 0.8).
+    """
+
+    bench: Bench
+    finalists: Sequence[Config]
+    effects: Mapping[str, float]
+    beliefs: Mapping[str, float]
+    spread: float
+    searched: int = 4
+    fails: Collection[str] = ()
+    records: list[TrialRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bench.space_file.write_text(THREE)
+        self.spec = self.bench.spec(reduce=True, goals=make_goals(["output_throughput"], ["p99_tpot_ms<50"]))
+        self.measure(0, {}, TrialKind.BASELINE)
+        for config in self.finalists:
+            self.measure(len(self.records), config, TrialKind.SEARCH)
+        for _ in range(self.searched - len(self.records)):
+            self.measure(len(self.records), {"c": 2}, TrialKind.SEARCH)
+        chosen = self.records[: 1 + len(self.finalists)]
+        self.contest = Contest(self.spec, cast(Store, self), cast(OptunaStudy, self), chosen, "finals")
+
+    def trials(self, name: str) -> list[TrialRecord]:
+        return list(self.records)
+
+    def joint_scores(self, configs: Sequence[Config], without: Collection[int] = ()) -> tuple[Any, Any, float]:
+        own = (self.spread**2 - LEAST_SPREAD**2) / SPREAD_FACTOR**2
+        return np.array([self.log_score(each, self.beliefs) for each in configs]), own * np.eye(len(configs)), 0.01
+
+    def eliminate(self, number: int, defaults: int, without: Collection[int]) -> Elimination:
+        names = self.spec.space.changed(self.records[number].config)
+        return Elimination(tuple(ReductionStep(name, 0.0, 0.0) for name in reversed(names)), 0.01)
+
+    def over_first(self, gain: float) -> float:
+        return gain
+
+    def log_score(self, config: Config, effects: Mapping[str, float]) -> float:
+        return sum(effects.get(name, 0.0) for name in self.spec.space.changed(config))
+
+    def measure(self, number: int, config: Config, kind: TrialKind, round_: int = 0, label: str | None = None) -> None:
+        score = math.exp(self.log_score(config, self.effects))
+        metrics = {"output_throughput": 1000.0 * score ** (1 / 0.8), "p99_tpot_ms": 10.0, "success_rate": 1.0}
+        repeats = (Repeat(0, 0, 10, 10, 0, 1.0, metrics),)
+        outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "cpu", {}, "", repeats=repeats)
+        verdict = Verdict({"output_throughput": metrics["output_throughput"]}, {}, score)
+        if label in self.fails:
+            failure = Failure(FailureKind.ENGINE_CRASH, Phase.READY, "it crashed")
+            outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "cpu", {}, "", failure=failure)
+            verdict = Verdict({}, {"failed": 1.0}, None)
+        self.records.append(TrialRecord("s", number, round_, kind, label, {}, config, 1, NOW, outcome, verdict))
+
+    def take(self, step: Step, done: int) -> int:
+        """Measure a step; return the number of rounds that are complete."""
+        for form in step.forms:
+            number = 1 + max(record.number for record in self.records)
+            self.measure(number, form.config, TrialKind.REDUCED, 0, form.label)
+        for round_ in range(done + 1, done + step.rounds + 1):
+            for record in step.group:
+                self.measure(record.number, record.config, TrialKind.CONFIRM, round_, "finals")
+        return done + step.rounds
+
+
+def play(finals: Finals) -> tuple[list[list[int]], int]:
+    """Return the numbers of each group of rounds, and the number of rounds."""
+    groups: list[list[int]] = []
+    done = 0
+    while (step := finals.contest.step(done)) is not None:
+        groups += [[record.number for record in step.group]] if step.group else []
+        done = finals.take(step, done)
+    return groups, done
+
+
+def test_a_form_that_is_surely_as_good_is_measured_once_and_then_beside_reference_and_finalist(bench: Bench) -> None:
+    finals = Finals(bench, [AB], SCORES, SCORES, spread=0.004)
+    step = finals.contest.step(0)
+    assert step is not None
+    assert [(form.label, dict(form.config)) for form in step.forms] == [("#1 with 1 of 2 flags", A)]
+    assert finals.take(step, 0) == 0
+    assert play(finals) == ([[0, 4, 1]], 2)
+    preference = finals.contest.preference(2)
+    assert (preference.flags, preference.as_good) == ({0: 0, 1: 2, 4: 1}, frozenset({1, 4}))
+    assert preference.looks == 3
+
+
+def test_a_flag_that_surely_pays_is_not_left_out(bench: Bench) -> None:
+    both = {"a": 0.2, "b": 0.2}
+    assert play(Finals(bench, [AB], both, both, spread=0.004)) == ([[0, 1]], 2)
+
+
+def test_a_form_whose_server_fails_is_out_and_the_next_one_is_tried(bench: Bench) -> None:
+    finals = Finals(bench, [ABC], SCORES, SCORES, spread=0.004, fails={"#1 with 1 of 3 flags"})
+    groups, _ = play(finals)
+    forms = {record.number: dict(record.config) for record in finals.records if record.kind is TrialKind.REDUCED}
+    assert forms == {4: A, 5: {"a": 2, "b": 2}}
+    assert groups[0] == [0, 5, 1]
+
+
+def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
+    """Believed to be 0.3 ± 0.05, measured as 0.1 ± 0.01: the form is out before a round measures it."""
+    finals = Finals(bench, [AB], {"a": 0.1, "b": 0.2}, SCORES, spread=0.05)
+    step = finals.contest.step(0)
+    assert step is not None
+    assert len(step.forms) == 1
+    finals.take(step, 0)
+    following = finals.contest.step(0)
+    assert following is not None
+    assert [record.number for record in following.group] == [0, 1]
+
+
+@pytest.mark.parametrize(("searched", "most"), [(4, 18), (36, 18), (60, 30)])
+def test_the_finals_take_at_most_half_of_the_searchs_measurements_or_eighteen(
+    bench: Bench, searched: int, most: int
+) -> None:
+    finals = Finals(bench, [AB, ABC, {"a": 2, "c": 2}], {"a": 0.02}, {"a": 0.02}, spread=0.2, searched=searched)
+    groups, done = play(finals)
+    spent = sum(record.round > 0 or record.kind is TrialKind.REDUCED for record in finals.records)
+    assert spent <= most
+    assert len(groups[0]) == (3 if most == 18 else 4)
+    assert done >= 4
+
+
+def test_a_lack_of_gain_is_stated_only_once_larger_gains_are_excluded(bench: Bench) -> None:
+    """The gain is 0.1 %, and the noise counts as 0.5 %.
+
+    After two rounds of two configurations it has 1 degree of freedom: t(1 - 0.05 / 6, 1) = 38.2 makes an interval of
+    0.5 % · 38.2 · √(2 / 2) = 19 %. After four rounds it has 3: 0.5 % · 4.86 · √(2 / 4) = 1.7 %, within 5 %.
+    """
+    assert play(Finals(bench, [A], {"a": 0.001}, {}, spread=0.01)) == ([[0, 1], [0, 1]], 4)
