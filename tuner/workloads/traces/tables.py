@@ -259,7 +259,7 @@ def with_block_size(recording: Recording, source: TraceSource, table: Table) -> 
     how = "as stated" if stated else f"as {table.title}'s description says" if said else "the only size that fits"
     partly = sum(len(each.blocks) < -(-each.input_tokens // size) for each in requests)
     remarks = [f"its blocks have {size} tokens, {how}"]
-    remarks += [f"{partly:,} prompts have blocks for their beginning only; the rest is taken as their own"] * bool(
+    remarks += [f"prompts with blocks for their beginning only: {partly:,}; the rest is taken as their own"] * bool(
         partly
     )
     return replace(recording, block_tokens=size, remarks=(*recording.remarks, *remarks))

@@ -45,11 +45,11 @@ def _print(written: WrittenTraffic, *, as_json: bool) -> None:
 def _lines(written: WrittenTraffic) -> Iterator[str]:
     found = written.summary
     if found.span_s is None:
-        yield f"{found.requests:,} requests"
+        yield _counted(found.requests, "request")
         yield f"format: {written.format}; {written.unit}"
     else:
         rate = "all at once" if found.rate is None else f"{number(found.rate)} requests/s"
-        yield f"{found.requests:,} requests in {number(found.span_s)} s, {rate}"
+        yield f"{_counted(found.requests, 'request')} in {number(found.span_s)} s, {rate}"
         yield f"format: {written.format}; times: {written.unit}"
     if found.rates:
         shown = " ".join(f"{rate:.3g}" for rate in found.rates)
@@ -65,12 +65,17 @@ def _lines(written: WrittenTraffic) -> Iterator[str]:
     if sessions is None:
         yield "sessions: not recorded"
     else:
-        each = f"{number(sessions.mean_requests)} requests each, {sessions.most_requests:,} at most"
-        yield f"sessions: {sessions.count:,} with {each}; {found.requests - sessions.requests:,} requests in none"
+        each = f"{number(sessions.mean_requests)} requests on average, {sessions.most_requests:,} at most"
+        alone = found.requests - sessions.requests
+        yield f"sessions: {sessions.count:,} with {each}" + (f"; {_counted(alone, 'request')} in none" if alone else "")
     for lacking, count in written.left_out.items():
-        yield f"left out: {count:,} {'entry' if count == 1 else 'entries'} without {lacking}"
+        yield f"left out: {_counted(count, 'entry', 'entries')} without {lacking}"
     for remark in written.remarks:
         yield f"note: {remark}"
+
+
+def _counted(count: int, one: str, several: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def _lengths(found: TraceSummary) -> Table:
