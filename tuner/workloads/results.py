@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from records.metrics import PERCENTILES
 
@@ -245,7 +247,8 @@ def summarise_run(
 
     def statistics(group: Sequence[RequestRecord]) -> RequestStatistics:
         good = None if not slos else [each for each in group if slos.get(each.name, RequestSlo()).met(each)]
-        stable = [record for record in group if window is None or window.holds(record)]
+        stable = [record for record in group if record.completed and (window is None or window.holds(record))]
+        gaps_ms = 1000.0 * np.fromiter(chain.from_iterable(record.gaps_s for record in stable), np.float64)
         return RequestStatistics(
             offered=len(group),
             completed=sum(record.completed for record in group),
@@ -254,8 +257,8 @@ def summarise_run(
             duration_s=duration,
             good_input_tokens=None if good is None else sum_of(record.input_tokens for record in good),
             good_output_tokens=None if good is None else sum_of(record.output_tokens for record in good),
-            latencies=_latency_statistics(stable, since_sent=False),
-            client_latencies=_latency_statistics(stable, since_sent=True),
+            latencies=_latency_statistics(stable, gaps_ms, since_sent=False),
+            client_latencies=_latency_statistics(stable, gaps_ms, since_sent=True),
         )
 
     overall = statistics(records)
@@ -270,18 +273,17 @@ def sum_of(values: Iterable[int | None]) -> int | None:
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _latency_statistics(records: Sequence[RequestRecord], since_sent: bool) -> dict[str, float | None]:
-    values: dict[str, list[float]] = {name: [] for name in LATENCY_NAMES}
-    for record in records:
-        if not record.completed:
-            continue
-        for name, value in record.latencies_ms(since_sent).items():
-            values[name].append(value)
-        values["itl"].extend(1000.0 * gap for gap in record.gaps_s)
+def _latency_statistics(
+    records: Sequence[RequestRecord], gaps_ms: NDArray[np.float64], since_sent: bool
+) -> dict[str, float | None]:
+    """Return the statistics of the latencies of completed requests, and of the gaps between their tokens."""
+    found = [record.latencies_ms(since_sent) for record in records]
+    values = {name: np.array([each[name] for each in found if name in each]) for name in LATENCY_NAMES}
+    values["itl"] = gaps_ms
     result: dict[str, float | None] = {}
     for name, latencies in values.items():
-        result[f"mean_{name}_ms"] = float(np.mean(latencies)) if latencies else None
-        at = np.percentile(latencies, PERCENTILES) if latencies else None
+        result[f"mean_{name}_ms"] = float(np.mean(latencies)) if len(latencies) else None
+        at = np.percentile(latencies, PERCENTILES) if len(latencies) else None
         for place, percentile in enumerate(PERCENTILES):
             result[f"p{percentile}_{name}_ms"] = None if at is None else float(at[place])
     return result

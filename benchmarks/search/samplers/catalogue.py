@@ -12,6 +12,7 @@ from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.grid import GridSampler, grid_names
 from benchmarks.search.samplers.residual import make_residual, residual_ranking
 from benchmarks.search.samplers.scoot import ScootSampler
+from benchmarks.search.samplers.smac import SmacSampler
 
 RANDOM_STARTS = 10
 """Random trials at the start of model-based samplers."""
@@ -68,11 +69,15 @@ def _scoot(problem: Problem, seed: int) -> BaseSampler:
     return ScootSampler(problem, seed, RANDOM_STARTS)
 
 
+def _smac(problem: Problem, seed: int) -> BaseSampler:
+    return SmacSampler(problem, seed, RANDOM_STARTS)
+
+
 def _has_grid(problem: Problem) -> bool:
     return grid_names(problem) is not None
 
 
-def _has_recipes(problem: Problem) -> bool:
+def _is_simulated(problem: Problem) -> bool:
     return isinstance(problem, SimulatedProblem)
 
 
@@ -88,8 +93,9 @@ COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
         ComparedSampler("gp-objectives", _gp, crash_report="worst", required_modules=("torch",), by_default=False),
         ComparedSampler("nsga2", _nsga2, crash_report="worst"),
         ComparedSampler("scoot", _scoot, optimises="score"),
+        ComparedSampler("smac", _smac, optimises="score", required_modules=("smac",), applies_to=_is_simulated),
         ComparedSampler("grid", GridSampler, crash_report="fail", reads_constraints=False, applies_to=_has_grid),
-        ComparedSampler("recipes-alone", _random, recipes="alone", applies_to=_has_recipes),
+        ComparedSampler("recipes-alone", _random, recipes="alone", applies_to=_is_simulated),
         ComparedSampler("residual-bare", make_residual, by_default=False, ranking=residual_ranking),
         ComparedSampler(RESIDUAL_NAME, make_residual, recipes="first", ranking=residual_ranking),
     )

@@ -27,12 +27,14 @@ from benchmarks.search.problems.tables.problem import TableProblem
 from benchmarks.search.problems.trials import RandomTrial
 from benchmarks.search.report.figures import estimate, mean_differences, score_after, trials_until
 from benchmarks.search.report.summary import SearchSummary, hypervolume, summarise_search
+from benchmarks.search.samplers import smac
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.transfer import source_history, with_source_study
 from benchmarks.simulator.rows import h200
 from records.trials import Config
 from search_spaces import ParameterValue
+from search_spaces.parameter import same_value
 from tests.unit.benchmarks.toy import Toy, scripted
 
 
@@ -384,17 +386,26 @@ def test_differences_are_taken_seed_by_seed() -> None:
 OTHERS = [sampler.name for sampler in COMPARED_SAMPLERS.values() if sampler.name != RESIDUAL_NAME]
 
 
-SEARCHING = [name for name in OTHERS if COMPARED_SAMPLERS[name].recipes != "alone"]
+SEARCHING = [name for name in OTHERS if COMPARED_SAMPLERS[name].applies_to(SYNTHETIC["crash-half"]("right"))]
 
 
 @pytest.mark.parametrize("name", [name for name in SEARCHING if not COMPARED_SAMPLERS[name].missing_modules])
 def test_every_sampler_searches(name: str) -> None:
     sampler = COMPARED_SAMPLERS[name]
     problem = SYNTHETIC["crash-half"]("right")
-    assert sampler.applies_to(problem)
     record = play(problem, sampler, 14, seed=0, workers=2)
     assert len(record.trials) == 14
     assert all(trial.outcome.feasible == (trial.true_score is not None) for trial in record.trials)
+
+
+def test_smac_returns_the_values_that_it_is_told() -> None:
+    parameters = find_simulated_study("sim-t4").spec.space.parameters
+    for parameter in parameters:
+        for value in parameter.values or [parameter.spec.low]:
+            told = int(value) if parameter.kind == "int" and value is not None else value
+            assert same_value(smac._value(parameter, smac._code(parameter, told)), told)
+    stepped = {each.name for each in parameters if smac._is_listed(each)}
+    assert "gpu_memory_utilization" in stepped
 
 
 def test_recipes_alone_are_the_list_then_the_winners_together() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.engines.simulator.block_pool import Chain
 from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.scheduler import Scheduler
+from tuner.engines.simulator.scheduler import Scheduler, StepsAhead
 from tuner.engines.simulator.sequence import Prompt, Sequence
 from tuner.engines.simulator.serve_config import ServeConfig
 from tuner.engines.simulator.startup import FrontEnd
@@ -20,6 +20,9 @@ from tuner.engines.simulator.step_time import StepTime
 
 STATE_PERIOD_S = 0.5
 """Virtual seconds between two samples of the server's state."""
+
+_FIRST_PERIOD_S = 0.01
+"""Assumed length of a step before the first one, to choose how many to take at once."""
 
 Segments = list[tuple[int, int]]
 
@@ -73,6 +76,7 @@ class Replica:
         self._requests: dict[int, SimulatedRequest] = {}
         self._sequences: dict[int, Sequence] = {}
         self._sampled_at = -math.inf
+        self._period_s = _FIRST_PERIOD_S
         self._own_chains: dict[Chain, Chain] = {}
 
     def receive(self, request: SimulatedRequest, at_s: float) -> None:
@@ -126,16 +130,29 @@ class Replica:
 
     def fast_forward(self, until_s: float) -> None:
         """Take steps that only decode, until another event can happen or a step has to be planned."""
-        scheduler, trace, now = self.scheduler, self.trace, self.now
-        while now < until_s and (ahead := scheduler.steps_ahead()) is not None:
-            ends = self.time.advance_until(ahead.work, now, until_s)
-            self._sample_states(ends, scheduler.pool.used + ahead.taken - ahead.left)
-            scheduler.skip(ahead, len(ends))
-            trace.received_s.extend(self.front_end.send(ends.tolist(), ahead.work.decode))
-            trace.steps += len(ends)
-            now = float(ends[-1])
-        trace.busy_s += now - self.now
-        self.now = now
+        scheduler, trace, begun_s = self.scheduler, self.trace, self.now
+        steps_before = len(trace.received_s)
+        while self.now < until_s:
+            ahead = scheduler.steps_ahead((until_s - self.now) / self._period_s)
+            if ahead is not None:
+                self._skip(ahead, until_s)
+            elif (step := scheduler.fast_forward()) is not None:
+                self._period_s = self.time.advance(step)
+                self.now += self._period_s
+                trace.received_s.extend(self.front_end.send([self.now], step.decode))
+                self.sample_if_due()
+            else:
+                break
+        trace.busy_s += self.now - begun_s
+        trace.steps += len(trace.received_s) - steps_before
+
+    def _skip(self, ahead: StepsAhead, until_s: float) -> None:
+        """Take those steps at once that begin before `until_s`."""
+        ends = self.time.advance_until(ahead.work, self.now, until_s)
+        self._sample_states(ends, self.scheduler.pool.used + ahead.taken - ahead.left)
+        self.scheduler.skip(ahead, len(ends))
+        self.trace.received_s.extend(self.front_end.send(ends.tolist(), ahead.work.decode))
+        self.now, self._period_s = float(ends[-1]), float(ends[-1] - self.now) / len(ends)
 
     def step(self) -> tuple[list[SimulatedRequest], float]:
         """Take one step; return the requests that got their last token, and when clients received it in seconds."""

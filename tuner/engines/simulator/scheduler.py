@@ -10,6 +10,7 @@ A chunk of c tokens after k computed ones compares c × (k + (c + 1) / 2) pairs 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -36,10 +37,9 @@ class SchedulerCounts:
     accepted_tokens: int = 0
 
 
-_LEAST_AHEAD = 4
-"""Fewer steps are planned one by one, which is as fast."""
-_MOST_AHEAD = 256
-"""More steps are often cut by an event."""
+_LEAST_AHEAD = 8
+"""Fewer steps are faster one by one."""
+_MOST_AHEAD = 512
 
 
 class StepsAhead(NamedTuple):
@@ -427,14 +427,28 @@ class Scheduler:
         self.decoding.step()
         return self.decoding.pop_ended()
 
-    def steps_ahead(self) -> StepsAhead | None:
-        """Return the next steps that only decode, while `can_fast_forward` holds.
+    def fast_forward(self) -> Step | None:
+        """Take the next step without `plan` and `finish`, while `can_fast_forward` holds.
 
-        None of them ends a sequence or lacks a block. If they are few, planning each one is as fast, and the result is
-        None.
+        Returns:
+            The step, whose tokens are counted at once; None if a sequence ends with it or a block is lacking, so that
+            it has to be planned.
         """
         decoding = self.decoding
-        steps = min(decoding.steps_to_end() - 1, _MOST_AHEAD)
+        if decoding.steps_to_end() <= 1 or not self._take_decode_pages():
+            return None
+        count = len(decoding)
+        step = Step(count, 0, count, count, decoding.context, 0.0)
+        decoding.step()
+        return step
+
+    def steps_ahead(self, most: float) -> StepsAhead | None:
+        """Return about as many of the next steps as wanted that `fast_forward` would take, without taking them.
+
+        If they are few, the result is None, because `fast_forward` is faster.
+        """
+        decoding = self.decoding
+        steps = math.ceil(min(decoding.steps_to_end() - 1, most, _MOST_AHEAD))
         if steps < _LEAST_AHEAD:
             return None
         taken, left = decoding.pages_ahead(steps)
@@ -447,7 +461,7 @@ class Scheduler:
         return StepsAhead(Step(count, 0, count, count, contexts, 0.0), contexts, taken, left)
 
     def skip(self, ahead: StepsAhead, steps: int) -> None:
-        """Take the first of the steps ahead without `plan` and `finish`."""
+        """Take the first of the steps ahead, as `fast_forward` does."""
         self.pool.discard(int(ahead.left[steps - 1]))
         self.pool.take(int(ahead.taken[steps - 1]))
         self.decoding.step(steps)
