@@ -162,7 +162,7 @@ class Contest:
         """Return what the rounds say, with each flag of the target left out alone among the candidates."""
         while True:
             rounds = self._rounds(done)
-            found = plan(self._arms(rounds), self._cells(rounds), self._noise(rounds))
+            found = plan(self._arms(rounds, done), self._cells(rounds), self._noise(rounds))
             if found is None:
                 return None
             target, count = self._candidates[found.target], len(self._candidates)
@@ -175,11 +175,13 @@ class Contest:
             if len(self._candidates) == count:
                 return found
 
-    def _arms(self, rounds: Sequence[TrialRecord]) -> Arms:
+    def _arms(self, rounds: Sequence[TrialRecord], done: int) -> Arms:
         mean, covariance, noise = self._beliefs()
         faulty = {record.number for record in rounds if fault_of(self._spec.goals, record) is not None}
+        tries = self._tries_forms(done)
         alive = [
-            not each.is_out and (each.record is None or each.record.number not in faulty) for each in self._candidates
+            not each.is_out and (tries if each.record is None else each.record.number not in faulty)
+            for each in self._candidates
         ]
         finalists = range(self._has_reference, len(self._finalists))
         anchors = (place for place in range(len(self._finalists)) if alive[place])
@@ -271,16 +273,27 @@ class Contest:
 
         So many measurements are left that later rounds can measure `LEAST_ARMS` configurations each.
         """
-        searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
-        confirmation = self._spec.confirmation
-        most = most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
-        forms = [r for r in self._trials() if r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys]
-        spent = len(self._rounds(done)) + len(forms)
+        left = self._left(done)
         counts = np.arange(1, len(found.arms) + 1)
         forms_first = np.cumsum([self._candidates[place].record is None for place in found.arms])
         costs = forms_first + rounds * counts
         later = LEAST_ARMS * (self._looks[-1] - done - rounds)
-        return int(np.sum((costs <= most - spent) & ((counts <= LEAST_ARMS) | (costs <= most - spent - later))))
+        return int(np.sum((costs <= left) & ((counts <= LEAST_ARMS) | (costs <= left - later))))
+
+    def _left(self, done: int) -> int:
+        """Return how many more measurements the contest may take after some rounds."""
+        searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
+        confirmation = self._spec.confirmation
+        most = most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
+        forms = [r for r in self._trials() if r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys]
+        return most - len(self._rounds(done)) - len(forms)
+
+    def _tries_forms(self, done: int) -> bool:
+        """Return whether another form may be tried, so that the later rounds can still tell a gain.
+
+        They need the reference and the target in each.
+        """
+        return self._left(done) > 2 * (self._looks[-1] - done)
 
     def _resolve(self, candidate: _Candidate) -> bool:
         """Find the trial of a candidate's server; return whether it has ended.
