@@ -176,8 +176,9 @@ def timed(load: Traffic, rate: float, residence_s: float, scale: float = 1.0) ->
 
 
 def _first_missed(search: CapacitySearch) -> tuple[str, ...]:
-    """Return what was missed at the lowest rate that was not held."""
-    return min((point for point in search.points if not point.held), key=lambda each: each.rate).missed
+    """Return what was missed at the lowest rate that was not held; nothing where all were."""
+    missed = [point for point in search.points if not point.held]
+    return min(missed, key=lambda each: each.rate).missed if missed else ()
 
 
 def simulated_runner(server: ConfiguredServer, slos: Sequence[Slo]) -> Runner:

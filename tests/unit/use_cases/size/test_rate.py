@@ -93,6 +93,14 @@ def test_another_seed_that_misses_lowers_the_rate() -> None:
     assert 8.0 / 1.03 < held.rate <= 8.0
 
 
+def test_a_server_that_misses_nothing_holds_the_highest_rate_that_was_tried() -> None:
+    slos = (parse_slo("mean_ttft_ms<100"),)
+    held = RateSearch(lambda load, seed: Run({"mean_ttft_ms": 1.0}, 0.0), LOAD, slos, 1.0).held(8.0)
+    assert held is not None
+    assert held.rate == pytest.approx(8.0 * 1.1**20)
+    assert held.missed == ()
+
+
 @pytest.mark.parametrize(
     ("rate", "residence", "seconds"),
     [
