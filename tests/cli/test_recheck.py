@@ -72,6 +72,13 @@ def test_a_slower_version_is_found_beside_the_other(study: Path, fake: Path, tmp
     assert f"{fake}: vLLM 0.32.0+fake on cpu, as in the study" in printed.err
 
 
+def test_two_rounds_cannot_tell_and_the_next_step_asks_for_more(study: Path, fake: Path, tmp_path: Path) -> None:
+    other = install_fake_vllm(tmp_path / "bin", noise=0.2, slower=1.001)
+    printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(other), "--rounds", "2")
+    assert printed.code == 5, printed.out + printed.err
+    assert printed.out.splitlines()[-1] == f"next: tuner recheck mine --vllm {fake} --vllm {other} --rounds 4"
+
+
 def test_a_slower_machine_is_told_from_a_lost_gain(study: Path, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, slower=1.5)
     printed = rechecked(study, "mine", "--vllm", str(slow))

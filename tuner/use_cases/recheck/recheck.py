@@ -253,7 +253,8 @@ class _Measurement:
         """Return the command that follows from the verdict; None where there is nothing to do."""
         again = f"tuner recheck {as_text(shlex.quote(self.settings.study or self.expected.study))}"
         if result.verdict is Change.INCONCLUSIVE:
-            return f"{again} {{rounds}} {2 * self.settings.rounds}"
+            programs = "".join(f" {{vllm}} {as_text(shlex.quote(each))}" for each in self.settings.programs)
+            return f"{again}{programs} {{rounds}} {2 * self.settings.rounds}"
         if result.verdict is not Change.WORSE:
             return None
         if all(each.change is not Change.WORSE for each in result.judged):
