@@ -30,6 +30,7 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.flags import flag_names
 from tuner.engines.simulator.learning import moved
 from tuner.executors.base import InlineExecutor
+from tuner.observers import host_learning
 from tuner.observers.host_learning import HostLearner, is_teachable, learned_host, learned_in, this_host
 from tuner.results import text
 from tuner.settings.study import TPE, StudySettings
@@ -84,6 +85,13 @@ def run(store: Store, name: str, count: int, provenance: Provenance = Provenance
         outcome = replace(measured(study, config, number), provenance=provenance)
         store.finish_trial(name, number, 0, outcome, Verdict({"output_throughput": 1.0}, {}, 1.0))
     return store.trials(name)
+
+
+@pytest.fixture(autouse=True)
+def plain_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the lowest priority, a busy machine would compute no lesson before a learner's patience ends."""
+    monkeypatch.setattr(host_learning, "_NICENESS", 0)
+    monkeypatch.setattr(host_learning, "_PATIENCE_S", 600.0)
 
 
 @pytest.fixture
