@@ -38,7 +38,7 @@ from tuner.sampler.prior import Prediction, Prior, PriorCache
 from tuner.sampler.residual import ResidualSampler, SelectedTrials
 from tuner.settings.study import RESIDUAL
 from tuner.specs import TrialSpec
-from tuner.study import run
+from tuner.study import learned_prior
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -609,7 +609,7 @@ def configs_of_study(
     folder.mkdir()
     file = folder / "two.yaml"
     file.write_text(SPACE.replace("high: 64", "high: 4096"))
-    monkeypatch.setattr(run, "simulator_prior", lambda spec, engine: prior)
+    monkeypatch.setattr(learned_prior, "simulator_prior", lambda spec, engine: prior)
     bench = Bench(folder, file)
     bench.run(peak_at_16, trials=14, slots=slots, sampler=RESIDUAL, confirm_rounds=0)
     return [dict(record.config) for record in bench.records()]
