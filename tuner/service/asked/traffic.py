@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
-from tuner.workloads.traffic import Traffic, load_traffic
+from tuner.workloads.schedule import due_times
+from tuner.workloads.traffic import TraceArrivals, Traffic, load_traffic
 
 MOST_REQUESTS = 1_000_000
 MOST_CLASSES = 100
@@ -43,6 +44,8 @@ def check_traffic(settings: StudySettings, most: int = MOST_REQUESTS) -> None:
 def _requests(traffic: Traffic, settings: StudySettings) -> float:
     """Return the requests of a run, by the highest rate where the file has a duration only."""
     given = settings.num_prompts or traffic.requests
+    if given is None and isinstance(traffic.arrivals, TraceArrivals):
+        given = len(due_times(traffic))
     arrivals = traffic.arrivals.model_dump()
     rates = [float(arrivals[name]) for name in _RATES if arrivals.get(name)]
     by_time = max([settings.rate or 0.0, *rates]) * (math.inf if traffic.duration_s is None else traffic.duration_s)

@@ -418,6 +418,14 @@ def test_a_rate_of_the_submission_counts(tmp_path: Path) -> None:
         check_traffic(StudySettings(workload=(str(tmp_path / "t.yaml"),), rate=5000.0), 20_000)
 
 
+def test_the_times_of_a_trace_count(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("0\n1\n2\n")
+    (tmp_path / "t.yaml").write_text(f"arrivals: {{process: trace, file: times.txt}}\nwarmup_requests: 0\n{ONE}")
+    check_traffic(StudySettings(workload=(str(tmp_path / "t.yaml"),)), 3)
+    with pytest.raises(SettingError, match="3 requests, and 2 are"):
+        check_traffic(StudySettings(workload=(str(tmp_path / "t.yaml"),)), 2)
+
+
 def test_contents_become_files_and_names_stay_names(tmp_path: Path) -> None:
     given = {"workload": ["rate: 1\n", "rate: 2\n"], "space": "small", "quality_task": '{"prompt": "a"}\n'}
     keywords = with_files(read_settings(given, "s"), {}, tmp_path / "contents")
