@@ -78,10 +78,10 @@ def looks(rounds: int) -> tuple[int, ...]:
 def most_measurements(searched: int, rounds: int, finalists: int) -> int:
     """Return how many measurements the rounds may take, smaller forms included: half of the search's.
 
-    In any case they may measure `LEAST_ARMS` configurations up to the last look, and each finalist in `rounds` rounds:
-    with less, the interval of a gain is too wide to say anything.
+    In any case they may take as many as the search, up to those that measure `LEAST_ARMS` configurations until the
+    last look, and each finalist in `rounds` rounds: with less, the interval of a gain is too wide to say anything.
     """
-    return max(searched // 2, LEAST_ARMS * looks(rounds)[-1], rounds * (finalists + 1))
+    return max(searched // 2, min(searched, LEAST_ARMS * looks(rounds)[-1]), rounds * (finalists + 1))
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ _HOPELESS = 0.1
 """Probability of a gain beyond the noise in all rounds below which the reference is kept at once."""
 
 
+FORMS_SHARE = 1 / 3
+"""Share of the measurements that the single trials of forms may take, so that the rounds can still tell a gain."""
+
+
 @dataclass
 class _Candidate:
     """A configuration that may be exported; `record` is the trial of its server, None while it is not known.
@@ -103,7 +107,7 @@ class Contest:
         while (found := self._plan(done)) is not None:
             if done == self._looks[-1] or (done and found.settled and self._is_decided(found, done)):
                 return None
-            following = next(look for look in self._looks if look > done)
+            following = self._following(done)
             arms = found.arms[: self._affordable(done, found, following - done)]
             if len(arms) < 2:
                 return None
@@ -280,20 +284,30 @@ class Contest:
         later = LEAST_ARMS * (self._looks[-1] - done - rounds)
         return int(np.sum((costs <= left) & ((counts <= LEAST_ARMS) | (costs <= left - later))))
 
-    def _left(self, done: int) -> int:
-        """Return how many more measurements the contest may take after some rounds."""
+    @property
+    def _most(self) -> int:
+        """How many measurements the contest may take."""
         searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
         confirmation = self._spec.confirmation
-        most = most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
-        forms = [r for r in self._trials() if r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys]
-        return most - len(self._rounds(done)) - len(forms)
+        return most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
+
+    @property
+    def _tried(self) -> int:
+        """How many forms were measured with the search's workload."""
+        return sum(r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys for r in self._trials())
+
+    def _left(self, done: int) -> int:
+        """Return how many more measurements the contest may take after some rounds."""
+        return self._most - len(self._rounds(done)) - self._tried
 
     def _tries_forms(self, done: int) -> bool:
-        """Return whether another form may be tried, so that the later rounds can still tell a gain.
+        """Return whether another form may be tried, beside the reference and a target up to the next look."""
+        rounds = self._following(done) - done
+        return self._tried < self._most * FORMS_SHARE and self._left(done) > 2 * rounds
 
-        They need the reference and the target in each.
-        """
-        return self._left(done) > 2 * (self._looks[-1] - done)
+    def _following(self, done: int) -> int:
+        """Return the number of rounds after which the contest may end next."""
+        return next((look for look in self._looks if look > done), done)
 
     def _resolve(self, candidate: _Candidate) -> bool:
         """Find the trial of a candidate's server; return whether it has ended.
