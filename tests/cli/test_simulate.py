@@ -234,7 +234,7 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
 
 def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path) -> None:
     """The benchmarks of this study take over ten simulated minutes and a few real seconds."""
-    argv = ["optimize", "--engine", "simulated", "--users", "8", "--prompts", "64", "--trials", "4", "--json"]
+    argv = ["optimize", "--engine", "simulated", "--users", "8", "--prompts", "96", "--trials", "4", "--json"]
     printed = run_here(folder, *argv, "--timeout", "10m", "--confirm-rounds", "2")
     assert printed.code == 0, printed.err
     found = json.loads(printed.out)

@@ -121,10 +121,10 @@ def test_a_study_knows_every_machine_that_it_ran_on(bench: Bench) -> None:
         ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
         # three looks after two rounds each, a new form of 60 s before each. Half of 60 trials are three forms, and 27
-        # measurements, of which six rounds of four configurations need 24; 18 measurements are allowed in any case
+        # measurements, of which six rounds of four configurations need 24; 12 measurements are allowed in any case
         ({"reduce": True, "trials": 60}, 1, 3 * 60 + (40 + 3 * 20) * 24),
         ({"reduce": True, "trials": 60}, 2, 3 * 60 + (40 + 3 * 20) * 12),
-        ({"reduce": True}, 1, 3 * 60 + (40 + 3 * 20) * 15),
+        ({"reduce": True}, 1, 3 * 60 + (40 + 3 * 20) * 9),
     ],
 )
 def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
