@@ -45,7 +45,7 @@ def opened() -> Iterator[Browser]:
 def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The link that `tuner ui` prints."""
     folder = tmp_path_factory.mktemp("ui")
-    simulated_study(folder, "a study", "--trials", "12")
+    simulated_study(folder, "a study", "--trials", "12", "--no-reduce")
     with lease_port(folder) as lease:
         command = [sys.executable, "-m", "tuner.cli.main", "ui", "--study", "a study", "--port", str(lease.port)]
         with running(command, folder, f"http://127.0.0.1:{lease.port}/health") as output:

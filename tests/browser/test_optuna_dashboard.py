@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("optuna")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
-        simulated_study(folder, "a study", "--trials", str(TRIALS))
+        simulated_study(folder, "a study", "--trials", str(TRIALS), "--no-reduce")
     with lease_port(folder) as lease:
         program = Path(sys.executable).with_name("optuna-dashboard")
         command = [str(program), "sqlite:///tuner_study/tuner.db", "--host", "127.0.0.1", "--port", str(lease.port)]
