@@ -1,8 +1,13 @@
 """`tuner size`: the predicted fleets of a small load, its files, its mistakes, and shapes that are measured."""
 
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from records.trials import Repeat
@@ -13,6 +18,7 @@ from tests.unit.test_gpu import FakeNvml
 from tuner import gpu as devices
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineSettings
+from tuner.gpu import usable_cores
 from tuner.specs import Limits, TrialSpec
 from tuner.use_cases import capacity as capacity_run
 from tuner.use_cases import engines
@@ -44,6 +50,27 @@ MODEL = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--workload", "traffic.yaml")
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     return tmp_path
+
+
+LONGEST_S = 120.0
+"""A busy machine imports the command in much less."""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONGEST_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="one processor predicts all cards in one process")
+def test_nothing_is_left_after_the_command_is_killed(folder: Path) -> None:
+    words = [sys.executable, "-m", "tuner.cli.main", "size", *MODEL, "--rate", "100", "--gpu", "l4", "--gpu", "l40s"]
+    command = psutil.Process(subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL).pid)
+    until(lambda: len(command.children()) == 2)
+    children = command.children()
+    command.kill()
+    until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
 
 
 def test_fleets_are_predicted_for_each_card_and_shape(folder: Path) -> None:

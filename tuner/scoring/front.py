@@ -68,7 +68,7 @@ def front(rounds: StudyRounds, reference: int, names: Sequence[str]) -> list[Poi
             common = len(rounds.rounds_with(number, reference))
             found.append(Point(number, common, ratios, on_front=False))
     costs = {point.number: [_cost(name, point) for name in names] for point in found}
-    dominated = {a for a, mine in costs.items() if any(_dominates(other, mine) for other in costs.values())}
+    dominated = {a for a, mine in costs.items() if any(dominates(other, mine) for other in costs.values())}
     return [Point(each.number, each.rounds, each.metrics, each.number not in dominated) for each in found]
 
 
@@ -124,6 +124,7 @@ def _cost(name: str, point: Point) -> float:
     return -ratio if metric(name).direction is Direction.MAXIMIZE else ratio
 
 
-def _dominates(other: Sequence[float], mine: Sequence[float]) -> bool:
+def dominates(other: Sequence[float], mine: Sequence[float]) -> bool:
+    """Return whether costs are at most as high in every value as others, and lower in one."""
     pairs = list(zip(other, mine, strict=True))
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

@@ -3,8 +3,8 @@
 Candidates are the finalists, and forms of them with fewer flags: flags are left out one after another, in the order of
 the sampler's model (`tuner.sampler.flag_effects`), and each flag of the configuration that would be exported is left
 out alone. A form is measured once with the search's workload before its first round, which shows whether it runs and
-meets the SLOs. All rounds and these measurements together may take half as many measurements as the search had trials,
-and the study's rounds of all finalists in any case.
+meets the SLOs. `scoring.sequential.most_measurements` limits all rounds and these trials together, and `FORMS_SHARE`
+the trials of forms.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Contest:
         self._has_reference = finalists[0].kind in REFERENCES
         self._candidates: list[_Candidate] = []
         self._keys: set[str] = set()
+        self._trials = store.trials(spec.name)
         for place, record in enumerate(finalists):
             self._add(GivenConfiguration(record.name, record.config, {}), place, record)
         for place in range(self._has_reference, len(finalists)):
@@ -104,6 +105,7 @@ class Contest:
 
     def step(self, done: int) -> Step | None:
         """Return what is measured after `done` rounds, up to those after which the contest may end; None if it ends."""
+        self._trials = self._store.trials(self._spec.name)
         while (found := self._plan(done)) is not None:
             if done == self._looks[-1] or (done and found.settled and self._is_decided(found, done)):
                 return None
@@ -124,12 +126,14 @@ class Contest:
 
     def group(self, done: int) -> list[TrialRecord]:
         """Return what the rounds measured: the reference, finalists, smaller forms."""
+        self._trials = self._store.trials(self._spec.name)
         measured = {record.number for record in self._rounds(done) if record.label == self.label}
         records = [each.record for each in self._candidates if each.record is not None]
         return [record for record in records if record.number in measured]
 
     def preference(self, done: int) -> Preference:
         """Return which of the measured configurations is preferred after some rounds."""
+        self._trials = self._store.trials(self._spec.name)
         found = self._plan(done)
         if found is None:
             return Preference(looks=len(self._looks))
@@ -152,7 +156,7 @@ class Contest:
 
     def _chain(self, record: TrialRecord) -> list[GivenConfiguration]:
         """Return a finalist without one flag, two flags and so on."""
-        space, trials = self._spec.space, self._trials()
+        space, trials = self._spec.space, self._trials
         order = self._optuna_study.eliminate(
             record.number, defaults_of(trials, self._finalists[0], record), self._reduced()
         )
@@ -287,14 +291,14 @@ class Contest:
     @property
     def _most(self) -> int:
         """How many measurements the contest may take."""
-        searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials())
+        searched = sum(not r.round and r.kind not in (TrialKind.REDUCED, TrialKind.CAPACITY) for r in self._trials)
         confirmation = self._spec.confirmation
         return most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
 
     @property
     def _tried(self) -> int:
         """How many forms were measured with the search's workload."""
-        return sum(r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys for r in self._trials())
+        return sum(r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys for r in self._trials)
 
     def _left(self, done: int) -> int:
         """Return how many more measurements the contest may take after some rounds."""
@@ -314,7 +318,7 @@ class Contest:
 
         The candidate is out if that trial failed or is another one's.
         """
-        record = measured_as(self._spec.space, self._trials(), candidate.given.config)
+        record = measured_as(self._spec.space, self._trials, candidate.given.config)
         if record is None or record.outcome is None:
             return False
         others = {each.record.number for each in self._candidates if each.record is not None}
@@ -324,12 +328,9 @@ class Contest:
 
     def _rounds(self, done: int) -> list[TrialRecord]:
         """Return the measurements of the first `done` rounds, and of the rounds before them."""
-        trials = self._trials()
+        trials = self._trials
         end = rounds_after(trials, self.label, done, 1)[0]
         return [record for record in trials if 0 < record.round < end]
 
-    def _trials(self) -> list[TrialRecord]:
-        return self._store.trials(self._spec.name)
-
     def _reduced(self) -> set[int]:
-        return {record.number for record in self._trials() if record.kind is TrialKind.REDUCED}
+        return {record.number for record in self._trials if record.kind is TrialKind.REDUCED}

@@ -165,11 +165,11 @@ class Proposals:
 
         Where the reference fails or misses an SLO, the first trials that meet all may be far from the best.
         """
-        reference = reference_of(self._store.trials(self._spec.name))
+        records = self._store.trials(self._spec.name)
+        reference = reference_of(records)
         if reference is None or reference.state != "ok":
             return False
-        records = [r for r in self._store.trials(self._spec.name) if not r.round and r.kind not in _AFTER_SEARCH]
-        ended = [record for record in records if record.outcome is not None]
+        ended = [r for r in records if not r.round and r.kind not in _AFTER_SEARCH and r.outcome is not None]
         scores = [r.verdict.score if r.state == "ok" and r.verdict is not None else None for r in ended]
         return converged(scores, self._min_gain)
 

@@ -25,8 +25,8 @@ from tuner.study.simulator_prior import UNKNOWN_CARD
 from tuner.study.source_studies import SourceStudy
 from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
 
-OFF_PREDICTIONS = f"the search's predictions have parameters that are off by {UNKNOWN_CARD:.0%}, as of unknown cards"
-"""What a simulated study says of the predictions that its sampler gets."""
+OFF_PREDICTIONS = f"the search is shown predictions that are off by {UNKNOWN_CARD:.0%}, as those of an unmeasured card"
+"""The note of a simulated study on the predictions that its sampler gets."""
 _OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""
 

@@ -1,7 +1,7 @@
 """The simulator prior: predictions of a study's configurations, and SLOs that one request alone can hardly meet.
 
-In a simulated study the predictions would equal the measurements. So its sampler gets those of a simulator whose fitted
-parameters are off by `UNKNOWN_CARD`, about as wrong as predictions of a card that nobody has measured.
+In a simulated study, these predictions would equal the measurements. Its sampler therefore gets predictions from fitted
+parameters that are off by `UNKNOWN_CARD`. Predictions of a card that nobody has measured are about as wrong.
 """
 
 from __future__ import annotations

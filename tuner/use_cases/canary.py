@@ -34,11 +34,12 @@ class CanarySettings:
     Attributes:
         urls: of A and B, without `/v1`.
         workloads: traffic files.
-        models: names in requests; empty: the first that each server lists.
+        model: its name in requests; None: the first that each server lists.
         tokenizer: of the load generator; None: that of A's model.
         requests: of each run; None: at most `RUN_REQUESTS`.
         margin: the smallest change that matters, as a share.
         blocks: ABBA blocks at most.
+        limit_s: time limit of each run.
         vllm: its Python reads the tokenizer.
         output: folder of the recorded requests.
     """
@@ -81,9 +82,10 @@ def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> Can
         first = stack.enter_context(LoadSender(_load(settings, 0, settings.tokenizer)))
         second = stack.enter_context(LoadSender(_load(settings, 1, first.tokenizer)))
         senders, pairs = (first, second), list[Pair]()
-        traffic, ends = _shortened(first.traffic, settings.requests), looks(settings.blocks)
+        traffic = _of_each(first.traffic, lambda each: _shortened(each, settings.requests))
+        ends = looks(settings.blocks)
         for number in range(ends[-1]):
-            pairs.append(_pair(settings, senders, traffic if number == 0 else _warm(traffic), number))
+            pairs.append(_pair(settings, senders, traffic if number == 0 else _of_each(traffic, _warm), number))
             found = Mirrored(pairs, len(ends), settings.margin)
             say(f"pair {number + 1} of at most {ends[-1]}: {found.requests} requests")
             if number + 1 in ends and found.verdict.is_known:
@@ -106,24 +108,22 @@ def _load(settings: CanarySettings, side: int, tokenizer: str | None) -> LoadSet
     )
 
 
-def _shortened(traffic: Traffic | Suite, requests: int | None) -> Traffic | Suite:
-    """Return the traffic with the requests of one run."""
-    if isinstance(traffic, Suite):
-        loads = {name: each.model_copy(update=_fewer(each, requests)) for name, each in traffic.loads.items()}
-        return traffic.model_copy(update={"loads": loads})
-    return traffic.model_copy(update=_fewer(traffic, requests))
+def _shortened(traffic: Traffic, requests: int | None) -> Traffic:
+    """Return traffic with the requests of one run."""
+    kept = requests or min(traffic.requests or RUN_REQUESTS, RUN_REQUESTS)
+    return traffic.model_copy(update={"requests": kept, "duration_s": None})
 
 
-def _fewer(traffic: Traffic, requests: int | None) -> dict[str, int | None]:
-    return {"requests": requests or min(traffic.requests or RUN_REQUESTS, RUN_REQUESTS), "duration_s": None}
-
-
-def _warm(traffic: Traffic | Suite) -> Traffic | Suite:
-    """Return the traffic for servers that are warm: without a warm-up."""
-    if isinstance(traffic, Suite):
-        loads = {name: each.model_copy(update={"warmup_requests": 0}) for name, each in traffic.loads.items()}
-        return traffic.model_copy(update={"loads": loads})
+def _warm(traffic: Traffic) -> Traffic:
+    """Return traffic for servers that are warm: without a warm-up."""
     return traffic.model_copy(update={"warmup_requests": 0})
+
+
+def _of_each(load: Traffic | Suite, change: Callable[[Traffic], Traffic]) -> Traffic | Suite:
+    """Return a load with each of its traffics changed."""
+    if isinstance(load, Suite):
+        return load.model_copy(update={"loads": {name: change(each) for name, each in load.loads.items()}})
+    return change(load)
 
 
 def _pair(

@@ -18,6 +18,7 @@ from records.trials import StudyRecord, TrialOutcome, TrialRecord
 from storage import open_store
 from tuner.clock import RealClock
 from tuner.engines.simulator.client import workload_client
+from tuner.engines.vllm.texts import METRICS, REQUEST_HISTOGRAMS
 from tuner.errors import SettingError, as_text
 from tuner.http import HttpError, ReadLimits, fetch
 from tuner.scoring.drift import Deviation, DriftWatch, Histogram, Promise, Window
@@ -27,18 +28,11 @@ from tuner.use_cases.places import find_study, storage_url
 from tuner.workloads.spec import ClosedLoop, Suite, read_workload
 from tuner.workloads.traffic import Traffic
 
-HISTOGRAMS = {
-    "prompt": "vllm:request_prompt_tokens",
-    "answer": "vllm:request_generation_tokens",
-    "TTFT": "vllm:time_to_first_token_seconds",
-    "TPOT": "vllm:request_time_per_output_token_seconds",
-}
-"""vLLM's histograms of requests, by the names of `Promise` and `Window`."""
 _LATENCY = re.compile(r"p(\d+(?:\.\d+)?)_(ttft|tpot)_ms")
 _SEEDS = 5
 """Schedules whose lengths are drawn."""
-_HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
-_CACHE = (_HITS, _QUERIES)
+_CACHE = tuple(name for name in (METRICS.prefix_hits, METRICS.prefix_queries) if name is not None)
+"""Counters of prompt tokens: found in the prefix cache, and looked up there."""
 _LIMITS = ReadLimits(20.0, 2**22, ("text/plain", "application/openmetrics-text"))
 """A page of vLLM has about 150 kB for each engine."""
 
@@ -126,9 +120,9 @@ class Counters:
 
 def read_counters(pages: Sequence[str]) -> Counters:
     """Return what Prometheus pages count: sums over their labels and over the servers."""
-    names = {f"{metric}_bucket": name for name, metric in HISTOGRAMS.items()}
+    names = {f"{metric}_bucket": name for name, metric in REQUEST_HISTOGRAMS.items()}
     totals: dict[str, float] = defaultdict(float)
-    buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in HISTOGRAMS}
+    buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in REQUEST_HISTOGRAMS}
     wanted = (*names, *_CACHE)
     lines = [line for page in pages for line in page.splitlines() if line.startswith(wanted)]
     for line in lines:
@@ -154,8 +148,8 @@ def window_between(before: Counters, after: Counters, seconds: float) -> Window 
     every = [requests, *totals.values(), *(count for each in histograms.values() for count in each.counts)]
     if min(every) < 0:
         return None
-    queries = totals.get(_QUERIES, 0.0)
-    return Window(seconds, requests, histograms, totals.get(_HITS, 0.0) / queries if queries else None)
+    hits, queries = (totals.get(name, 0.0) for name in _CACHE)
+    return Window(seconds, requests, histograms, hits / queries if queries else None)
 
 
 def read_pages(urls: Sequence[str]) -> Counters:
@@ -174,8 +168,8 @@ def read_pages(urls: Sequence[str]) -> Counters:
             raise SettingError(
                 "url", url, as_text(error.problem), error.remedy or "give the server's address"
             ) from None
-        if reply.status != 200 or HISTOGRAMS["prompt"] not in reply.text:
-            rule = f"it answers {reply.status} to /metrics, without {HISTOGRAMS['prompt']}"
+        if reply.status != 200 or REQUEST_HISTOGRAMS["prompt"] not in reply.text:
+            rule = f"it answers {reply.status} to /metrics, without {REQUEST_HISTOGRAMS['prompt']}"
             raise SettingError("url", url, rule, "give the address of a server of vLLM")
         pages.append(reply.text)
     return read_counters(pages)

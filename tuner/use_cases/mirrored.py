@@ -21,38 +21,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.scoring.change import EQUAL, ERROR, Change, change_of
 from tuner.scoring.compare import Ratio, paired_ratio, residual_noise
 from tuner.workloads.results import RequestRecord
 
-Seconds = Callable[[RequestRecord], float | None]
-
-
-def answer_s(record: RequestRecord) -> float | None:
-    """Return the seconds from when a request should start until its answer is complete."""
-    return None if record.end_s is None or record.intended_s is None else record.end_s - record.intended_s
-
-
-def first_token_s(record: RequestRecord) -> float | None:
-    """Return the seconds from when a request should start until its first token."""
-    return (
-        None if record.first_token_s is None or record.intended_s is None else record.first_token_s - record.intended_s
-    )
-
-
-def token_s(record: RequestRecord) -> float | None:
-    """Return the mean seconds of a token after the first one; None for an answer of one token."""
-    tokens = record.output_tokens or record.planned_output
-    if record.end_s is None or record.first_token_s is None or tokens is None or tokens < 2:
-        return None
-    return (record.end_s - record.first_token_s) / (tokens - 1)
-
-
-MEASURES: dict[str, Seconds] = {"e2el": answer_s, "ttft": first_token_s, "tpot": token_s}
-"""What is shown of two servers; the first decides."""
+MEASURES = ("e2el", "ttft", "tpot")
+"""Latencies that are shown of two servers, as `RequestRecord.latencies_ms` names them; the first decides."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +39,14 @@ class Pair:
     a: Sequence[RequestRecord]
     b: Sequence[RequestRecord]
 
-    def levels(self, seconds: Seconds) -> tuple[float, float] | None:
+    def levels(self, measure: str) -> tuple[float, float] | None:
         """Return y of A and of B; None if no request was completed by both."""
         both = [(one, other) for one, other in zip(self.a, self.b, strict=True) if one.completed and other.completed]
-        found = [(seconds(one), seconds(other)) for one, other in both]
+        found = [(one.latencies_ms().get(measure), other.latencies_ms().get(measure)) for one, other in both]
         logs = [(math.log(one), math.log(other)) for one, other in found if one and other and min(one, other) > 0]
-        return (
-            (statistics.fmean(one for one, _ in logs), statistics.fmean(other for _, other in logs)) if logs else None
-        )
+        if not logs:
+            return None
+        return statistics.fmean(one for one, _ in logs), statistics.fmean(other for _, other in logs)
 
     @property
     def discordant(self) -> tuple[int, int]:
@@ -93,7 +70,7 @@ class Mirrored:
 
     def speed(self, measure: str) -> Ratio | None:
         """Return B's speed relative to A's, above 1 if B is faster; None without a request that both completed."""
-        levels = [pair.levels(MEASURES[measure]) for pair in self.pairs]
+        levels = [pair.levels(measure) for pair in self.pairs]
         known = [each for each in levels if each is not None]
         if not known:
             return None
@@ -118,8 +95,8 @@ class Mirrored:
     @property
     def verdict(self) -> Change:
         """What became of B: the failures decide before the speed."""
-        speed = change_of(self.speed(next(iter(MEASURES))), EQUAL, self.margin)
-        return self.failures if self.failures is Change.WORSE else speed
+        failures = self.failures
+        return failures if failures is Change.WORSE else change_of(self.speed(MEASURES[0]), EQUAL, self.margin)
 
 
 def _sign_test(most: int, count: int) -> float:

@@ -17,7 +17,6 @@ from tuner.workloads.traces.recording import Recording, Unit, clock_unit
 from tuner.workloads.traces.requests_file import requests_text
 from tuner.workloads.traces.source import Column, ReadOptions
 from tuner.workloads.traces.summary import Timeline, TraceSummary, summary_of
-from tuner.workloads.traces.tables import NO_BLOCK_SIZE
 from tuner.workloads.traffic import Poisson, TraceArrivals, Traffic, load_traffic
 
 CLASS = "recorded"
@@ -83,7 +82,7 @@ def import_traffic(file: Path, output: Path, settings: ImportSettings) -> Writte
     unit, options = _read_options(settings)
     requests = _free_outputs(output)
     recording = read_as(file, settings.format, options)
-    if options.block_tokens is None and any(NO_BLOCK_SIZE in remark for remark in recording.remarks):
+    if recording.lacks_block_size:
         rule = f"{file}: the size of its blocks is not known"
         raise SettingError("block_tokens", None, rule, "give {block_tokens}, the tokens of a block")
     times = _times_s(recording, unit, settings.rate)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tuner.scoring.change import Change
-from tuner.use_cases.mirrored import MEASURES, Mirrored, Pair, answer_s, first_token_s, token_s
+from tuner.use_cases.mirrored import Mirrored, Pair
 from tuner.workloads.results import RequestRecord, RequestStatus
 
 
@@ -20,20 +20,11 @@ def failed(index: int) -> RequestRecord:
     return RequestRecord(index, "c", RequestStatus.TIMED_OUT, 8, 5, 10.0, 10.0)
 
 
-def test_latencies_of_a_request() -> None:
-    record = answered(0, 2.0)
-    assert answer_s(record) == pytest.approx(2.0)
-    assert first_token_s(record) == pytest.approx(0.4)
-    assert token_s(record) == pytest.approx(0.4)  # four tokens in 1.6 s
-    assert token_s(answered(0, 2.0, tokens=1)) is None
-    assert [each(failed(0)) for each in MEASURES.values()] == [None, None, None]
-
-
 def test_a_run_counts_as_the_mean_logarithm_of_what_both_completed() -> None:
     pair = Pair([answered(0, 1.0), answered(1, 4.0), answered(2, 9.0)], [answered(0, 2.0), answered(1, 2.0), failed(2)])
-    assert pair.levels(answer_s) == pytest.approx((math.log(2), math.log(2)))
+    assert pair.levels("e2el") == pytest.approx((math.log(2000), math.log(2000)))  # ms
     assert pair.discordant == (0, 1)
-    assert Pair([failed(0)], [failed(0)]).levels(answer_s) is None
+    assert Pair([failed(0)], [failed(0)]).levels("e2el") is None
 
 
 def pairs(ratio: float, spread: float, count: int) -> list[Pair]:

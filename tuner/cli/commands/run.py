@@ -215,20 +215,8 @@ def quality(
 
 
 SIZE_SETTINGS = (
-    *(
-        "preset",
-        "workload",
-        "rate",
-        "temperature",
-        "slo",
-        "model",
-        "tokenizer",
-        "vllm",
-        "vllm_version",
-        "env",
-        "secret",
-    ),
-    *("keep_answers", "startup_timeout", "output"),
+    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "vllm", "vllm_version"),
+    *("env", "secret", "keep_answers", "startup_timeout", "output"),
 )
 
 
@@ -353,7 +341,7 @@ def drift(
     """Watch running servers until their traffic is no longer that of the study.
 
     Reads /metrics, and prints a line for each window. Rate, lengths, cached prompts and latencies are compared with
-    what the study measured. Exits with 6 once one has deviated in three windows in a row. Nothing is sent to the
+    what the study measured. Exits with 6 once a property has deviated in three windows in a row. Nothing is sent to the
     servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
 
     tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine

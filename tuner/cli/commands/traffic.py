@@ -60,8 +60,15 @@ def import_(
 
     tuner traffic import trace.jsonl -o traffic.yaml
     """
-    columns = pairs("column", column, "WHAT=NAME")
-    pages.traffic.print_import(file, output, (form, unit, block_tokens, columns, tokenizer, rate), as_json=as_json)
+    settings = pages.traffic.ImportSettings(
+        format=form,
+        unit=unit,
+        block_tokens=block_tokens,
+        columns=pairs("column", column, "WHAT=NAME"),
+        tokenizer=tokenizer,
+        rate=rate,
+    )
+    pages.traffic.print_import(file, output, settings, as_json=as_json)
 
 
 @group.command("cut", cls=HelpCommand)

@@ -7,7 +7,7 @@ exporter do not differ. Its provenance, `simulated`, goes with every number. `do
 - `flags`, `serve_config`, `limits`, `precision`, `cuda_graphs`: flags, defaults and refusals of `vllm serve`.
 - `memory`, `block_pool`: the division of the card's memory, and the paged KV cache.
 - `scheduler`, `sequence`: vLLM V1's scheduler, which decides what each engine step computes.
-- `step_time`, `startup`, `roofline`: a roofline model of a step's time, start-up and the API servers.
+- `step_time`, `attention_time`, `startup`, `roofline`: a roofline model of a step's time, start-up and the API servers.
 - `client`, `metrics`: the workload's requests, and the metrics of the answers.
 - `deployment`, `replica`: one workload against one server, or several, event by event.
 - `parameters`: all free parameters with units, meanings and sources; `benchmarks/simulator/calibrate.py` fits them.

@@ -17,15 +17,7 @@ On the card, kernels run one after another:
       f = 1 + m(r) sqrt((1 - 1/r) (s² r / E + r / (n chosen)))    times the mean, at most r
   with the mean m(r) of the largest of r normal numbers (Blom 1958), if choices are independent and experts have no
   order. Random weights (`--load-format dummy`) have s = 0, as H200 rows show.
-- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills. With a sliding window w,
-  a decode reads min(context, w) tokens, and so do pairs; both from the means over the step. Of chunks of w tokens,
-  longer contexts leave w / 2 on average. Latent attention (MLA)
-  reads one vector of a token, and compares all heads with it (2 n (2 c + r) FLOP), so that its arithmetic counts too.
-  Its prompts have keys and values of each head, and FlashAttention's kernels, whatever the backend.
-  In a step with prompts or drafts, FlashAttention 2 compares a whole tile of rows for each decode, and takes the longer
-  of reading and comparing. Each tile has one multiprocessor, so that few drafted sequences with long contexts leave
-  most of the card idle (`mha_varlen_fwd` splits contexts for single tokens only).
-- A recurrent layer reads and writes the state of each sequence, and its scan works on each token.
+- Attention and recurrent layers: what decodes read and prefills compare (`attention_time`).
 - Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
 - Sampling: passes over the logits of each sampled token, and of each draft token that is checked.
 - Drafts that are computed: with k draft tokens, a pass over all tokens of the step and k - 1 passes over one token of
@@ -88,22 +80,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
+from tuner.engines.simulator.attention_time import Amount, AttentionTime, larger, smaller
 from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, configured_weights
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import attention_kernels, has_machete, is_hopper
+from tuner.engines.simulator.precision import has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig
 
-Amount = float | NDArray[np.float64]
-"""A number of one step, or one for each of several steps."""
 AnAmount = TypeVar("AnAmount", float, NDArray[np.float64], Amount)
 
 _US = 1e-6
@@ -228,112 +219,6 @@ _EXPERT_TILE = 16
 """Tokens of an expert that fused_moe multiplies together at least; a part of such a group takes as long as a whole."""
 _UNPACK_TRAFFIC = 2.25
 """Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
-
-
-class Reach(NamedTuple):
-    """The tokens before it that a token sees: all, those of a window, or those of its chunk, half of one on average."""
-
-    window: int | None = None
-    chunked: bool = False
-
-    def read(self, context: Amount, decoding: float) -> Amount:
-        """Return the tokens that `decoding` sequences read of a context of so many tokens in all."""
-        if self.window is None:
-            return context
-        most = decoding * self.window
-        if isinstance(context, np.ndarray):
-            return np.where(context <= most, context, most / (2 if self.chunked else 1))
-        return context if context <= most else most / (2 if self.chunked else 1)
-
-    def compared(self, pairs: float, tokens: float) -> float:
-        """Return the pairs that so many tokens of prompts compare, of those with all tokens before them."""
-        if self.window is None:
-            return pairs
-        return min(pairs, tokens * self.window / (2 if self.chunked else 1))
-
-
-def _larger(first: Amount, second: Amount) -> Amount:
-    return np.maximum(first, second) if isinstance(first, np.ndarray) else max(first, float(second))
-
-
-def _smaller(first: Amount, second: float) -> Amount:
-    return np.minimum(first, second) if isinstance(first, np.ndarray) else min(first, second)
-
-
-class AttentionTime:
-    """The seconds of the attention of one GPU's layers, for what a step's decodes read and its prefills compare.
-
-    Attributes:
-        reading: by reach, seconds for a token of KV cache that decodes read in these layers.
-        mixed: the same in a step with prompts, where FlashAttention 2 does not put the heads of a group into one tile.
-        alone: by reach, seconds for a token of KV cache that a drafted sequence reads, if each of its heads has one
-            multiprocessor: FlashAttention 2 divides a long context among several for single tokens only.
-        comparing: by reach, seconds for a pair of tokens of prefills.
-        state: seconds for a sequence whose state is read and written.
-        scan: seconds for a token of prefills in recurrent layers.
-    """
-
-    def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
-        card = config.card
-        bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
-        kernels = attention_kernels(config.backend, card)
-        share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
-        is_fp8 = kernels == "FLASH_ATTN_3" and config.kv_element_bytes < 2
-        narrow = parameters.flash_attn_3_fp8_factor if is_fp8 else 1.0
-        arithmetic = card.tflops["float16"] * _TERA
-        flash = arithmetic * parameters.attention_arithmetic_share
-        factor = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
-        comparing = flash * factor
-        slower = parameters.head_scale_factor if config.kv_head_scales else 1.0
-        # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
-        scaling = 2.0 / config.kv_element_bytes * slower if config.kv_head_scales else 1.0
-        self.reading: dict[Reach, float] = {}
-        self.mixed: dict[Reach, float] = {}
-        self.comparing: dict[Reach, float] = {}
-        self._latent: list[tuple[int | None, float, float]] = []
-        self.state = self.scan = 0.0
-        self.alone: dict[Reach, float] = {}
-        tile = parameters.flash_attn_2_tile_tokens if kernels == "FLASH_ATTN_2" else 0.0
-        for group in config.shard.groups:
-            mixer = group.mixer
-            if isinstance(mixer, Recurrent):
-                self.state += group.count * 2.0 * mixer.sequence_bytes / (bandwidth * parameters.bandwidth_share)
-                self.scan += group.count * mixer.token_flops / (arithmetic * parameters.scan_arithmetic_share)
-            elif isinstance(mixer, LatentAttention):
-                read = (mixer.cached * config.kv_element_bytes + mixer.index_bytes) / (bandwidth * share)
-                compared = mixer.pair_flops / (arithmetic * parameters.latent_arithmetic_share * factor)
-                self._latent.append((mixer.top, group.count * read, group.count * compared))
-                self._add(Reach(), 0.0, group.count * mixer.prefill_pair_flops / flash)
-            elif isinstance(mixer, Attention):
-                read = mixer.kv_heads * (mixer.head_dim + mixer.value_numbers) * config.kv_element_bytes
-                read *= scaling / (bandwidth * share * narrow)
-                compared = group.count * mixer.pair_flops / comparing * slower
-                reach = Reach(mixer.window, mixer.chunked)
-                self._add(reach, group.count * read, compared, tile)
-                alone = tile * compared * (card.multiprocessors or 0) / mixer.heads
-                self.alone[reach] = self.alone.get(reach, 0.0) + alone
-
-    def _add(self, reach: Reach, reading: float, comparing: float, tile: float = 0.0) -> None:
-        self.mixed[reach] = self.mixed.get(reach, 0.0) + max(reading, tile * comparing)
-        self.reading[reach] = self.reading.get(reach, 0.0) + reading
-        self.comparing[reach] = self.comparing.get(reach, 0.0) + comparing
-
-    def seconds(self, step: Step) -> Amount:
-        """Return the seconds of a step, or of each of several."""
-        total: Amount = 0.0
-        decoding = step.drafting or step.decode
-        for reach, reading in (self.reading if step.decodes_only and not step.drafting else self.mixed).items():
-            context = reach.read(step.context, decoding)
-            seconds = reading * context
-            if step.drafting and step.decodes_only:
-                seconds = _larger(seconds, self.alone.get(reach, 0.0) * context / decoding)
-            total = total + (seconds + self.comparing[reach] * reach.compared(step.pairs, step.prefill))
-        checked = step.decode / decoding if decoding else 1.0
-        for top, read, compared in self._latent:
-            context = step.context if top is None else _smaller(step.context, decoding * top)
-            total = total + context * math.hypot(read, compared * checked)
-        states = step.sequences + (step.decode - decoding) / 2
-        return total + self.state * states + self.scan * step.prefill
 
 
 _CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
@@ -542,11 +427,11 @@ class StepTime:
         host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
         host += self._host_admission * step.admitted
         if config.async_scheduling or batches > 1:
-            period = _larger(card, host + launches)
-            waiting = _smaller(period - card, launches)
+            period = larger(card, host + launches)
+            waiting = smaller(period - card, launches)
         else:
-            period = host + _larger(card, launches)
-            waiting = _larger(launches - card, 0.0)
+            period = host + larger(card, launches)
+            waiting = larger(launches - card, 0.0)
         costs["launches"] = waiting
         costs["host"] = period - card - waiting
         return period, costs

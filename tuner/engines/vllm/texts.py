@@ -29,6 +29,14 @@ METRICS = MetricNames(
     accepted="vllm:spec_decode_num_accepted_tokens_total",
 )
 
+REQUEST_HISTOGRAMS = {
+    "prompt": "vllm:request_prompt_tokens",
+    "answer": "vllm:request_generation_tokens",
+    "TTFT": "vllm:time_to_first_token_seconds",
+    "TPOT": "vllm:request_time_per_output_token_seconds",
+}
+"""Histograms of requests: tokens of prompt and answer, and latencies in seconds."""
+
 _OUT_OF_MEMORY = (
     r"is less than desired CPU memory",
     r"less than requested memory for kv",

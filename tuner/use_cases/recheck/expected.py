@@ -10,11 +10,11 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from records.measured import exported_of, reference_number
 from records.trials import Provenance, StudyRecord, TrialRecord
@@ -107,6 +107,8 @@ class Expected:
     space: str | None = None
     price: float | None = None
     again: Again = Again()
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     @property
     def goals(self) -> Goals:
@@ -210,14 +212,12 @@ def write_expected(path: Path, expected: Expected) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    data = {"tuner_recheck": FORMAT, **_plain(asdict(expected))}
-    del data["has_met_slos"], data["workload"], data["files"]
     folder = path.absolute().parent
-    data["workload"] = _relative(expected.workload.model_dump(mode="json", exclude_none=True), folder)
+    data = _EXPECTED.dump_python(expected, mode="json", exclude_none=True, exclude_defaults=True)
+    data["workload"] = _relative(data["workload"], folder)
     data["files"] = {os.path.relpath(name, folder): digest for name, digest in expected.files.items()}
-    data["has_met_slos"] = expected.has_met_slos
     try:
-        path.write_text(plain_yaml(_without_absent(data)), encoding="utf-8")
+        path.write_text(plain_yaml({"tuner_recheck": FORMAT, **data}), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; give another file") from None
 
@@ -239,36 +239,22 @@ def read_expected(path: Path) -> Expected:
         raise SettingError("study", str(path), rule, "write one: `tuner recheck STUDY` with {save}")
     try:
         return _expected(data, path.absolute().parent)
-    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
-        rule = f"the file is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        raise SettingError("study", str(path), rule, "write it again: `tuner recheck STUDY` with {save}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        rule = f"the file is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (KeyError, TypeError, AttributeError) as error:
+        rule = f"the file is damaged: {type(error).__name__}: {error}"
+    raise SettingError("study", str(path), rule, "write it again: `tuner recheck STUDY` with {save}") from None
 
 
 def _expected(data: dict[str, Any], folder: Path) -> Expected:
-    files = {str((folder / name).resolve()): digest for name, digest in data.pop("files", {}).items()}
+    files = {str((folder / name).resolve()): digest for name, digest in data.get("files", {}).items()}
     _check_files(files)
-    gain, reference, again = data.pop("gain", None), data.pop("reference", None), {"flags": (), **data.pop("again", {})}
-    for name in ("objectives", "slos", "drivers", "command"):
-        data[name] = tuple(data.get(name, ()))
-    return Expected(
-        **{
-            **data,
-            "provenance": Provenance(data["provenance"]),
-            "workload": read_workload(_resolved(data["workload"], folder)),
-            "winner": _read_setup(data["winner"]),
-            "reference": None if reference is None else _read_setup(reference),
-            "gain": None if gain is None else Promise(**gain),
-            "metrics": {name: Reference(**each) for name, each in data.get("metrics", {}).items()},
-            "files": files,
-            "again": Again(
-                tuple((name, value) for name, value in again.get("settings", ())), tuple(again.get("flags", ()))
-            ),
-        }
-    )
+    workload = read_workload(with_absolute_files(data["workload"], folder.resolve()))
+    return _EXPECTED.validate_python({**data, "files": files, "workload": workload})
 
 
-def _read_setup(data: Mapping[str, Any]) -> Setup:
-    return Setup(data["name"], data["model"], tuple(data.get("flags", ())), dict(data.get("environment", {})))
+_EXPECTED = TypeAdapter(Expected)
 
 
 def _check_files(files: Mapping[str, str]) -> None:
@@ -282,10 +268,6 @@ def _check_files(files: Mapping[str, str]) -> None:
             raise SettingError("study", name, "the load reads this file, which is not there as it was", "restore it")
 
 
-def _resolved(data: Any, folder: Path) -> Any:
-    return with_absolute_files(data, folder.resolve())
-
-
 def _relative(data: Any, folder: Path) -> Any:
     """Return the load with the paths of its files relative to a folder; the reverse of `with_absolute_files`."""
     if isinstance(data, dict):
@@ -294,24 +276,6 @@ def _relative(data: Any, folder: Path) -> Any:
             if key == "file" and isinstance(value, str)
             else _relative(value, folder)
             for key, value in data.items()
-        }
-    return data
-
-
-def _plain(data: Any) -> Any:
-    """Return data as plain JSON."""
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(each) for each in data]
-    return data.value if isinstance(data, Provenance) else data
-
-
-def _without_absent(data: Any) -> Any:
-    """Return a mapping without values that are None or empty, which are the defaults."""
-    if isinstance(data, dict):
-        return {
-            key: _without_absent(value) for key, value in data.items() if value is not None and value not in ({}, [])
         }
     return data
 

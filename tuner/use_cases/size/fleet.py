@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tuner.scoring.front import dominates
 from tuner.use_cases.size.demand import Demand
 
 HOURS_PER_MONTH = 730.0
@@ -112,10 +113,6 @@ def front(points: Sequence[tuple[float | None, ...]]) -> list[bool]:
     known = [tuple(value for value in point if value is not None) for point in points]
     whole = [values for values, point in zip(known, points, strict=True) if len(values) == len(point)]
     return [
-        len(mine) == len(point) and not any(_beats(other, mine) for other in whole)
+        len(mine) == len(point) and not any(dominates(other, mine) for other in whole)
         for mine, point in zip(known, points, strict=True)
     ]
-
-
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))

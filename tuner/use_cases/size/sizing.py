@@ -9,6 +9,7 @@ side, in a process each.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +25,7 @@ from tuner.engines.simulator.client import refuse_unmodelled
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
+from tuner.engines.vllm.resident.helper import die_with_parent
 from tuner.errors import SettingError
 from tuner.gpu import usable_cores
 from tuner.scoring.goals import Slo
@@ -44,8 +46,8 @@ from tuner.workloads.traffic import Traffic
 CARDS = ("l4", "l40s", "h100", "h200")
 """Cards that are compared where none is given."""
 
-
 LEAST_SHARE = 2 / 3
+"""A GPU of a shape that holds less than this share of the card's best one ends the search over larger shapes."""
 
 
 class Origin(StrEnum):
@@ -244,11 +246,12 @@ class _Work:
 
 
 def _side_by_side(works: Sequence[_Work]) -> list[list[Sized]]:
-    """Return the shapes of each card."""
+    """Return the shapes of each card. The processes end with this one, also if it is killed."""
     processes = min(usable_cores(), len(works))
     if processes == 1:
         return [work.run() for work in works]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, fork, initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         return list(pool.map(_Work.run, works))
 
 

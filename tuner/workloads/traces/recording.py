@@ -61,6 +61,7 @@ class Recording:
         dates: whether the times are dates, in seconds since 1970.
         timed: whether there are times.
         block_tokens: tokens of a block; None: the requests have no blocks.
+        lacks_block_size: whether the blocks of the file were left out, because nobody says how large they are.
         left_out: number of requests that are left out, by what they lack.
         remarks: what was found or estimated, one sentence each.
     """
@@ -72,6 +73,7 @@ class Recording:
     dates: bool = False
     timed: bool = True
     block_tokens: int | None = None
+    lacks_block_size: bool = False
     left_out: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
@@ -82,15 +84,6 @@ class Recording:
         if self.dates and unit is not None:
             raise UserError(f"{self.file}: its times are dates, which have no unit {unit}; leave `unit` out")
         return in_seconds(self.file, [each.at for each in self.requests], unit, self.unit, dates=self.dates)
-
-    @property
-    def sessions(self) -> dict[int, list[RecordedRequest]]:
-        """The requests of each session, in the order of their arrival."""
-        found: dict[int, list[RecordedRequest]] = {}
-        for each in self.requests:
-            if each.session is not None:
-                found.setdefault(each.session, []).append(each)
-        return found
 
 
 def clock_unit(at: float) -> Unit | None:

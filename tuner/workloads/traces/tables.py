@@ -254,8 +254,8 @@ def with_block_size(recording: Recording, source: TraceSource, table: Table) -> 
     size = stated or said or find_block_tokens(requests)
     if size is None:
         bare = tuple(replace(each, blocks=()) for each in requests)
-        remark = f"{NO_BLOCK_SIZE}; import it with the size of its blocks"
-        return replace(recording, requests=bare, remarks=(*recording.remarks, remark))
+        remark = "its blocks are left out, because their size is not known; import it with the size of its blocks"
+        return replace(recording, requests=bare, lacks_block_size=True, remarks=(*recording.remarks, remark))
     how = "as stated" if stated else f"as {table.title}'s description says" if said else "the only size that fits"
     partly = sum(len(each.blocks) < -(-each.input_tokens // size) for each in requests)
     remarks = [f"its blocks have {size} tokens, {how}"]
@@ -263,9 +263,6 @@ def with_block_size(recording: Recording, source: TraceSource, table: Table) -> 
         partly
     )
     return replace(recording, block_tokens=size, remarks=(*recording.remarks, *remarks))
-
-
-NO_BLOCK_SIZE = "its blocks are left out, because their size is not known"
 
 
 def find_columns(source: TraceSource) -> dict[Column, str]:

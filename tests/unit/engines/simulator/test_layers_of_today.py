@@ -8,12 +8,13 @@ import pytest
 
 from search_spaces import ModelShape, hardware_named
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
+from tuner.engines.simulator.attention_time import AttentionTime
 from tuner.engines.simulator.limits import Parallelism, shard_of, uneven_part
 from tuner.engines.simulator.memory import activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.step_time import AttentionTime, StepTime, TokenWork, largest_of
+from tuner.engines.simulator.step_time import StepTime, TokenWork, largest_of
 
 EXPERTS = Experts(128, 8, 768)
 ATTENTION = Attention(32, 4, 128)

@@ -10,13 +10,14 @@ import pytest
 from search_spaces import ModelShape, hardware_named, known_models
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from tests.unit.engines.simulator.helpers import run
+from tuner.engines.simulator.attention_time import AttentionTime
 from tuner.engines.simulator.client import BenchServeWorkload
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.step_time import DRAFTS, AttentionTime, StepTime
+from tuner.engines.simulator.step_time import DRAFTS, StepTime
 
 H200 = hardware_named("h200")
 HYBRID = known_models()["Qwen/Qwen3.5-9B"]

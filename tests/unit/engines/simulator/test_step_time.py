@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, SMALL, config
+from tuner.engines.simulator.attention_time import Reach
 from tuner.engines.simulator.cuda_graphs import LaunchMode
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import resolve_serve_config
-from tuner.engines.simulator.step_time import Reach, StepTime
+from tuner.engines.simulator.step_time import StepTime
 
 
 @settings(max_examples=100, deadline=None)

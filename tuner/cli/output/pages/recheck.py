@@ -28,8 +28,13 @@ def run_recheck(settings: RecheckSettings, *, junit_file: Path | None, summary: 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    with stop_on_signals() as stop:
-        result = recheck(settings, tell, say, stop)
+    try:
+        with stop_on_signals() as stop:
+            result = recheck(settings, tell, say, stop)
+    except SettingError as error:
+        if error.field != "study":
+            raise
+        raise UserError(error.message(option_of, " ").removeprefix("--")) from None  # an argument, not an option
     following = [] if result.next_step is None else [f"next: {spelled(result.next_step, option_of)}"]
     if junit_file is not None:
         _write(junit_file, junit(result), "w")

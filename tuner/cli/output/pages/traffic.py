@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,18 +11,16 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from tuner.cli.output.parts import new_table, show
-from tuner.results.text import number
-from tuner.use_cases.traffic import ImportSettings, WrittenTraffic, cut_traffic, import_traffic
+from tuner.results.text import count, number
+from tuner.use_cases.traffic import ImportSettings as ImportSettings
+from tuner.use_cases.traffic import WrittenTraffic, cut_traffic, import_traffic
 from tuner.workloads.traces.cut import Distances
 from tuner.workloads.traces.summary import TraceSummary
 
-Given = tuple[str | None, str | None, int | None, Mapping[str, str], str | None, float | None]
-"""The values of `ImportSettings`, in their order."""
 
-
-def print_import(file: Path, output: Path, given: Given, *, as_json: bool) -> None:
+def print_import(file: Path, output: Path, settings: ImportSettings, *, as_json: bool) -> None:
     """Import recorded traffic, and print what it is like."""
-    _print(import_traffic(file, output, ImportSettings(*given)), as_json=as_json)
+    _print(import_traffic(file, output, settings), as_json=as_json)
 
 
 def print_cut(file: Path, requests: int, output: Path, cache_tokens: int | None, *, as_json: bool) -> None:
@@ -45,11 +43,11 @@ def _print(written: WrittenTraffic, *, as_json: bool) -> None:
 def _lines(written: WrittenTraffic) -> Iterator[str]:
     found = written.summary
     if found.span_s is None:
-        yield _counted(found.requests, "request")
+        yield count(found.requests, "request")
         yield f"format: {written.format}; {written.unit}"
     else:
         rate = "all at once" if found.rate is None else f"{number(found.rate)} requests/s"
-        yield f"{_counted(found.requests, 'request')} in {number(found.span_s)} s, {rate}"
+        yield f"{count(found.requests, 'request')} in {number(found.span_s)} s, {rate}"
         yield f"format: {written.format}; times: {written.unit}"
     if found.rates:
         shown = " ".join(f"{rate:.3g}" for rate in found.rates)
@@ -67,15 +65,11 @@ def _lines(written: WrittenTraffic) -> Iterator[str]:
     else:
         each = f"{number(sessions.mean_requests)} requests on average, {sessions.most_requests:,} at most"
         alone = found.requests - sessions.requests
-        yield f"sessions: {sessions.count:,} with {each}" + (f"; {_counted(alone, 'request')} in none" if alone else "")
-    for lacking, count in written.left_out.items():
-        yield f"left out: {_counted(count, 'entry', 'entries')} without {lacking}"
+        yield f"sessions: {sessions.count:,} with {each}" + (f"; {count(alone, 'request')} in none" if alone else "")
+    for lacking, left in written.left_out.items():
+        yield f"left out: {count(left, 'request')} without {lacking}"
     for remark in written.remarks:
         yield f"note: {remark}"
-
-
-def _counted(count: int, one: str, several: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
 
 
 def _lengths(found: TraceSummary) -> Table:
