@@ -53,7 +53,7 @@ def test_what_is_left_out_is_printed(tmp_path: Path) -> None:
     assert printed.code == 0, printed.err
     assert "format: LiteLLM; times: dates" in printed.out
     assert "sessions: 1 with 2 requests on average, 2 at most\n" in printed.out
-    assert "left out: 1 entry without an engine: the proxy's cache answered" in printed.out
+    assert "left out: 1 request without an engine: the proxy's cache answered" in printed.out
     assert "shared prefixes: not recorded" in printed.out
     assert not any("Anna" in path.read_text() for path in tmp_path.glob("traffic.*"))
 
