@@ -418,14 +418,14 @@ class RunningServer(ABC):
     ) -> None:
         deadline = time.monotonic() + deadline_s
         freed = time.monotonic()
+        _raise_if_cancelled(cancelled, phase)  # a short job can end before the first look
         while not job.wait(_POLL_S):
             if time.monotonic() - freed > _FREE_LOG_S:
                 free_middle(self._log)
                 freed = time.monotonic()
             if not self._process.alive():
                 raise TrialFailed(self._classify(phase, self._process.exit_code()))
-            if cancelled.is_set():
-                raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
+            _raise_if_cancelled(cancelled, phase)
             if look is not None:
                 look.raise_if_lost()
             if time.monotonic() > deadline:
@@ -465,6 +465,11 @@ class RunningServer(ABC):
         if failure.kind is not FailureKind.DISK_FULL:
             failure = _failure_of_client(failure.evidence, error, phase, exit_code)
         return redacted(failure, self._secrets)
+
+
+def _raise_if_cancelled(cancelled: CancelToken, phase: Phase) -> None:
+    if cancelled.is_set():
+        raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
 
 
 def _failure_of_client(evidence: str | None, error: ResultError, phase: Phase, exit_code: int | None) -> Failure:
