@@ -93,6 +93,12 @@ class AccessStore(Transactions):
         return replace(record_of(Token, row), revoked_at=revoked_at)
 
     @writing
+    def forget_tokens(self, session: Session, prefix: str, now: datetime) -> None:
+        """Delete the tokens that have expired, of those whose names begin with `prefix`."""
+        named = TOKENS.c.name.startswith(prefix, autoescape=True)
+        session.execute(delete(TOKENS).where(named, TOKENS.c.expires_at < now))
+
+    @writing
     def touch_token(self, session: Session, name: str, now: datetime) -> None:
         """Store when a token was used last; an earlier time, and a name that no token has, change nothing."""
         earlier = or_(TOKENS.c.used_at.is_(None), TOKENS.c.used_at < now)

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from search_spaces.argv import long_name
 from storage import open_store
@@ -28,6 +30,7 @@ from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.connections import Limits
 from tuner.service.http.models import NewToken
+from tuner.service.http.provider import Provider, read_provider
 from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import Launcher
@@ -64,7 +67,8 @@ def serve(settings: ServeSettings) -> None:
     # Whole paths: the service and its drivers work in folders of their own.
     url, folder = _absolute(storage_url(settings.storage, create=True)), settings.folder.resolve()
     settings = replace(settings, vllm=None if settings.vllm is None else os.path.abspath(settings.vllm))
-    rules, limits = _rules(settings), Limits(per_address=settings.connections_per_address)
+    rules, signing_in = _rules(settings), _signing_in(settings)
+    limits = Limits(per_address=settings.connections_per_address)
     set_up(form, sys.stderr)
     os.environ[LOG_FORMAT] = form.value  # drivers inherit it
     devices = find_kinds(settings)
@@ -90,6 +94,7 @@ def serve(settings: ServeSettings) -> None:
             secure=certificate is not None,
             webhooks=webhooks,
             names=_names(settings),
+            **signing_in,
         )
         with _signals(), _scheduling(settings, context):
             run_server(create_app(context), listener, certificate, limits)
@@ -219,6 +224,35 @@ def _names(settings: ServeSettings) -> frozenset[str] | None:
     if not settings.server_name and not (is_loopback(settings.host) and settings.tls_certificate is None):
         return None
     return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.server_name))
+
+
+def _signing_in(settings: ServeSettings) -> dict[str, Any]:
+    """Return the parts of the context about signing in.
+
+    Raises:
+        SettingError: for settings that cannot work.
+    """
+    provider = read_provider(settings, os.environ)
+    return {
+        "public_url": _public_url(settings),
+        "provider": None if provider is None else Provider(provider),
+        "sign_in_time": timedelta(hours=settings.oidc_hours),
+    }
+
+
+def _public_url(settings: ServeSettings) -> str | None:
+    """Return the address of the page with a slash at its end; None: it is that of each request.
+
+    Raises:
+        SettingError: unless it is the root of a host.
+    """
+    given = settings.public_url
+    if given is None:
+        return None
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        raise SettingError("public_url", given, "it is http:// or https:// and a name", "such as https://tuner.example")
+    return f"{parts.scheme}://{parts.netloc}/"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tuner.settings.declared import POLICY, SERVER, STUDIES, Setting, Settings, settings_of
+from tuner.settings.declared import POLICY, SERVER, SIGN_IN, STUDIES, Setting, Settings, settings_of
 from tuner.settings.study import StudySettings
 
 _OF_STUDIES = settings_of(StudySettings)
@@ -33,6 +33,9 @@ class ServeSettings(Settings):
         Sequence[str],
         Setting(SERVER, "NAME", "Name by which clients reach it, such as a proxy's.", shown="any; on loopback its own"),
     ] = ()
+    public_url: Annotated[
+        str | None, Setting(SERVER, "URL", "Address of its page behind a proxy.", shown="that of the request")
+    ] = None
     audit_days: Annotated[
         int, Setting(SERVER, "DAYS", "Days that a line of the audit log is kept.", least=1, most=36500)
     ] = 90
@@ -75,3 +78,20 @@ class ServeSettings(Settings):
     webhook_default: Annotated[
         str | None, Setting(POLICY, "NAME", "Webhook of studies that name none.", shown="none")
     ] = None
+    oidc_issuer: Annotated[
+        str | None, Setting(SIGN_IN, "URL", "OpenID Connect provider at which people sign in.", shown="by tokens alone")
+    ] = None
+    oidc_client_id: Annotated[
+        str | None,
+        Setting(SIGN_IN, "ID", "How the provider knows this service; its secret is in $TUNER_OIDC_CLIENT_SECRET."),
+    ] = None
+    oidc_role: Annotated[
+        Sequence[str],
+        Setting(SIGN_IN, "GROUP=ROLE", "Role of the provider's group; * for everybody.", shown="none may sign in"),
+    ] = ()
+    oidc_owner: Annotated[str, Setting(SIGN_IN, "CLAIM", "Claim that names the owner of studies.")] = "email"
+    oidc_groups: Annotated[str, Setting(SIGN_IN, "CLAIM", "Claim with the groups of a person.")] = "groups"
+    oidc_scope: Annotated[
+        Sequence[str], Setting(SIGN_IN, "SCOPE", "What the provider is asked for.", shown="openid profile email")
+    ] = ()
+    oidc_hours: Annotated[int, Setting(SIGN_IN, "HOURS", "How long somebody stays signed in.", least=1, most=720)] = 12

@@ -10,10 +10,21 @@ from fastapi import APIRouter, Query, Request, Response
 from storage.service.records import ACTIVE, Owner, SubmissionState
 from tuner.client.replies import ServiceToken
 from tuner.errors import SettingError
-from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, caller_of, digest_of, log_action, make_token
+from tuner.service.http.access import (
+    COOKIE,
+    TOKEN,
+    Admin,
+    Known,
+    caller_of,
+    digest_of,
+    digest_of_request,
+    log_action,
+    make_token,
+)
 from tuner.service.http.context import Context
 from tuner.service.http.models import NewToken, OwnerBody, Session, token_of
 from tuner.service.http.problems import Problem
+from tuner.service.http.sign_in import is_sign_in
 
 router = APIRouter(prefix="/v1", tags=["service"])
 
@@ -26,13 +37,16 @@ def log_in(body: Session, request: Request, context: Context) -> Response:
         raise Problem(401, "this token is not valid; ask an admin for one")
     request.state.caller = caller_of(token, now)  # for the audit log
     response = Response(status_code=204)
-    response.set_cookie(COOKIE, body.token, httponly=True, samesite="strict", secure=context.secure, path="/")
+    response.set_cookie(COOKIE, body.token, httponly=True, samesite="strict", secure=context.is_secure, path="/")
     return response
 
 
 @router.delete("/session", status_code=204)
-def log_out() -> Response:
-    """Forget the cookie."""
+def log_out(request: Request, context: Context) -> Response:
+    """Forget the cookie; a token that was made by a sign-in is worthless from now on."""
+    token = context.service.token(digest_of_request(request) or "")
+    if token is not None and is_sign_in(token):
+        context.service.revoke_token(token.name, datetime.now(UTC))
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/")
     return response

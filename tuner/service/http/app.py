@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from tuner import __version__
-from tuner.service.http import admin, events, health, problems, results, studies
+from tuner.service.http import admin, events, health, problems, results, sign_in, studies
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.described import describe
 from tuner.service.http.edge.guard import Guard
@@ -62,7 +62,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     problems.install(app)
     rates = Rates() if rates is None else rates
     app.add_middleware(Guard, rates=rates, meters=context.meters, refusals=refusals, names=context.names)
-    for part in (predictions, documents, studies, results, events, admin, health, routes, files):
+    for part in (predictions, documents, studies, results, events, admin, sign_in, health, routes, files):
         app.include_router(part.router)
     describe(app)
     return app

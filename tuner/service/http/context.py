@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ from tuner.service.watching.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from tuner.service.http.optimizations.studies import Optimizations
+    from tuner.service.http.provider import Provider
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,13 @@ class ServiceContext:
         rules: what submissions may ask.
         queue: what the scheduler of this process found last.
         clock: returns the time of operations on optimizations.
-        secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
+        secure: whether it answers by HTTPS.
         meters: counts requests and trials for `/metrics`.
         webhooks: which submissions may name.
         names: of this server, in lower case, for requests to be answered; None: any name.
+        public_url: the page's address, as browsers know it; None: that of the request.
+        provider: where people sign in; None: by tokens alone.
+        sign_in_time: how long somebody who signed in stays so.
     """
 
     service: ServiceStore
@@ -54,6 +58,14 @@ class ServiceContext:
     meters: Meters = field(default_factory=Meters)
     webhooks: Webhooks = field(default_factory=Webhooks)
     names: frozenset[str] | None = None
+    public_url: str | None = None
+    provider: Provider | None = None
+    sign_in_time: timedelta = timedelta(hours=12)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers reach it by HTTPS, so that cookies need it, too."""
+        return self.secure or (self.public_url or "").startswith("https:")
 
     @cached_property
     def places(self) -> Places:

@@ -19,10 +19,10 @@ Counts = tuple[int, int, int, float | None]
 ID = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """Ids of studies are file names and parts of addresses, too."""
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,62}$"
 RULES = {
     ID: "an id has up to 100 lower-case letters, digits and ._- and begins with a letter or a digit",
-    NAME: "a name has up to 63 letters, digits and ._@- and begins with a letter or a digit",
+    NAME: "a name has up to 63 letters, digits and ._@+- and begins with a letter or a digit",
 }
 """The patterns in words, for messages."""
 

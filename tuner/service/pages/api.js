@@ -10,6 +10,7 @@ export class Problem extends Error {
 }
 
 export const LOGGED_OUT = "logged-out";
+const LOGGING_IN = new Set(["/v1/session", "/v1/sign-in"]);
 
 async function send(method, path, body, signal) {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
@@ -22,7 +23,7 @@ async function send(method, path, body, signal) {
   }
   if (answer.ok) return answer;
   const problem = new Problem(answer.status, await answer.json().catch(() => ({})));
-  if (answer.status === 401 && path !== "/v1/session") document.dispatchEvent(new CustomEvent(LOGGED_OUT));
+  if (answer.status === 401 && !LOGGING_IN.has(path)) document.dispatchEvent(new CustomEvent(LOGGED_OUT));
   throw problem;
 }
 

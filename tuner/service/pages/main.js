@@ -3,7 +3,7 @@
 import { LOGGED_OUT } from "./api.js";
 import { button, el, fill } from "./dom.js";
 import { alertOf, clearOld } from "./messages.js";
-import { current, forget, logOut, restore } from "./session.js";
+import { current, finishSignIn, forget, logOut, restore } from "./session.js";
 
 const VIEWS = {
   login: { title: "Log in", load: () => import("./views/login.js") },
@@ -74,7 +74,7 @@ async function draw() {
 }
 
 function redraw() {
-  draw().catch((error) => {
+  return draw().catch((error) => {
     if (error.name !== "AbortError") alertOf(error);
   });
 }
@@ -93,4 +93,7 @@ window.addEventListener("unhandledrejection", (event) => {
   if (event.reason?.status !== undefined) event.preventDefault();
   alertOf(event.reason);
 });
-redraw();
+finishSignIn().then(redraw, async (error) => {
+  await redraw();
+  alertOf(error);
+});

@@ -3,6 +3,7 @@
 import { get, post, remove } from "./api.js";
 
 const MARK = "tuner-session";
+const REASON = /^[a-z_]{1,40}$/; // a link could hold any other text
 let who = null;
 
 /** Return who is logged in: `owner`, `role` and the token's name; null for nobody. */
@@ -23,8 +24,31 @@ export async function restore() {
   return who;
 }
 
+/** Return the name of where people sign in; empty: they have tokens. */
+export function provider() {
+  return document.querySelector("meta[name=provider]").content;
+}
+
+/** Leave for the provider. */
+export async function signIn() {
+  location.assign((await get("/v1/sign-in")).address);
+}
+
+/** Log in with what the provider has put into the page's address, if it has just sent the browser back. */
+export async function finishSignIn() {
+  const given = new URLSearchParams(location.search);
+  if (!given.has("state") && !given.has("error")) return;
+  history.replaceState(null, "", location.pathname);
+  if (!given.has("code")) throw new Error(`${provider()} did not let you in${REASON.test(given.get("error")) ? `: ${given.get("error")}` : ""}`);
+  await enter("/v1/sign-in", { code: given.get("code"), state: given.get("state") });
+}
+
 export async function logIn(token) {
-  await post("/v1/session", { token });
+  await enter("/v1/session", { token });
+}
+
+async function enter(path, proof) {
+  await post(path, proof);
   localStorage.setItem(MARK, "1");
   who = await get("/v1/session");
 }

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuner.service.http.access import COOKIE
 from tuner.service.http.problems import MEDIA_TYPE, TITLES
 
-OPEN = frozenset({"/healthz", "/readyz", "/v1/session"})
+OPEN = frozenset({"/healthz", "/readyz", "/v1/session", "/v1/sign-in"})
 """Paths that answer without a token."""
 
 SECURITY: list[dict[str, list[str]]] = [{"token": []}, {"cookie": []}]

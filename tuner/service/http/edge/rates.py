@@ -35,7 +35,10 @@ MOST_BUCKETS = 10_000
 HEALTH = frozenset({"/healthz", "/readyz"})
 """Paths of load balancers, which are not counted."""
 
-SESSION = "/v1/session"
+_SESSIONS = ("/v1/session", "/v1/sign-in")
+LOGGING_IN = frozenset(("POST", path) for path in _SESSIONS)
+"""Requests of somebody who logs in."""
+
 Key = tuple[str, Rate]
 K = TypeVar("K")
 V = TypeVar("V")
@@ -73,7 +76,7 @@ class Rates:
         """
         if path in HEALTH or not self.limited:
             return None
-        if (method, path) == ("POST", SESSION):
+        if (method, path) in LOGGING_IN:
             return address, LOG_INS
         if digest is None or digest not in self._proven:
             return address, STRANGERS
@@ -96,7 +99,7 @@ class Rates:
         """Note whether a token is valid: every good answer below `/v1/` needs one, but for logging in and out."""
         if status == 401:
             self._proven.pop(digest, None)
-        elif status < 400 and path.startswith("/v1/") and path != SESSION:
+        elif status < 400 and path.startswith("/v1/") and path not in _SESSIONS:
             self._proven.pop(digest, None)
             self._proven[digest] = None
             _trim(self._proven)

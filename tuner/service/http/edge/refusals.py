@@ -17,7 +17,7 @@ from storage.service.records import AuditEntry
 from storage.service.store import ServiceStore
 from tuner.service.http.access import SAFE, Caller
 from tuner.service.http.edge.connections import network_of
-from tuner.service.http.edge.rates import HEALTH, MOST_BUCKETS, SESSION, Rate, Rates
+from tuner.service.http.edge.rates import HEALTH, LOGGING_IN, MOST_BUCKETS, Rate, Rates
 from tuner.service.http.problems import Problem
 
 REFUSED = frozenset({401, 403, 421, 429})
@@ -64,7 +64,7 @@ class Refusals:
         """Write the line of an answer, if it needs one."""
         state = scope.get("state") or {}
         problem: Problem | None = state.get("problem")
-        is_log_in = (scope["method"], scope["path"]) == ("POST", SESSION)
+        is_log_in = (scope["method"], scope["path"]) in LOGGING_IN
         if not (is_log_in or _is_refusal(scope, status, problem)):
             return
         caller: Caller | None = state.get("caller")

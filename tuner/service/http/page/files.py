@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 
 from dashboards.plots.style import plotly_script
 from tuner import __version__
+from tuner.service.http.context import Context
 from tuner.service.http.problems import not_found
 
 router = APIRouter(include_in_schema=False)
@@ -56,8 +57,10 @@ def plotly() -> tuple[str, bytes, bytes]:
 
 
 @functools.cache
-def first_page() -> bytes:
+def first_page(provider: str) -> bytes:
     """Return the page with the address of Plotly's script, which the page loads when it draws the first chart.
+
+    `provider` is the name of where people sign in; empty: by tokens alone.
 
     The style sheets that the script would add are those of its maps, which no chart here has. Elements with their ids
     keep it from adding them, which the content security policy would refuse.
@@ -66,13 +69,14 @@ def first_page() -> bytes:
     styles = "".join(f'<template id="{html.escape(id)}"></template>' for id in OWN_STYLE.findall(script.decode()))
     text = contents()["index.html"].decode()
     text = text.replace("{version}", html.escape(__version__)).replace("{plotly}", f"/page/plotly-{version}.js")
-    return text.replace("{styles}", styles).encode()
+    return text.replace("{provider}", html.escape(provider)).replace("{styles}", styles).encode()
 
 
 @router.get("/")
-def page() -> Response:
+def page(context: Context) -> Response:
     """Return the page."""
-    return Response(first_page(), media_type=TYPES[".html"], headers={"Cache-Control": AGAIN})
+    provider = "" if context.provider is None else context.provider.host
+    return Response(first_page(provider), media_type=TYPES[".html"], headers={"Cache-Control": AGAIN})
 
 
 @router.get("/page/{path:path}")

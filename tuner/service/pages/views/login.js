@@ -1,8 +1,8 @@
 // Log in with a token.
 
-import { el, field } from "../dom.js";
+import { button, el, field } from "../dom.js";
 import { attempt } from "../messages.js";
-import { logIn } from "../session.js";
+import { logIn, provider, signIn } from "../session.js";
 
 export function show(root) {
   const token = el("input", { name: "token", type: "password", autocomplete: "current-password", required: true,
@@ -17,6 +17,7 @@ export function show(root) {
   };
   root.append(
     el("h1", {}, "Log in"),
+    ...(provider() ? [el("p", {}, button(`sign in with ${provider()}`, () => attempt(signIn), { class: "primary", id: "sign-in" })), el("p", {}, "Or with a token:")] : []),
     el("form", { class: "narrow", on: { submit } },
       field("Token", token, "An admin of this server makes tokens. The first one was printed when the server was started."),
       el("button", { class: "primary" }, "log in")));

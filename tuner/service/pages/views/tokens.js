@@ -5,7 +5,7 @@ import { ask, button, copyButton, el, field, fill, select, table } from "../dom.
 import { number, time } from "../format.js";
 import { attempt, say } from "../messages.js";
 
-const NAME = "[A-Za-z0-9][A-Za-z0-9._@\\-]{0,62}";
+const NAME = "[A-Za-z0-9][A-Za-z0-9._@+\\-]{0,62}";
 
 export async function show(root, asked, signal) {
   const secret = el("div");

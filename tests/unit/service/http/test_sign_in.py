@@ -1,0 +1,273 @@
+"""Signing in at an OpenID Connect provider that runs in this process, and ID tokens that it would never send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from joserfc import jwk, jwt
+
+from storage.service.records import Role
+from tests.oidc import CLIENT, ROLES, providing
+from tests.unit.service.http.conftest import HOST, Api, serving_with
+from tuner.errors import SettingError
+from tuner.service.http.problems import Problem
+from tuner.service.http.provider import Attempt, Provider, ProviderSettings, read_provider
+from tuner.settings.serve import ServeSettings
+
+ISSUER = "https://login.test"
+NOW = int(time.time())
+GOOD = {
+    "iss": ISSUER,
+    "aud": CLIENT,
+    "sub": "1",
+    "exp": NOW + 86_400,
+    "nonce": "n",
+    "email": "ada@example.com",
+    "email_verified": True,
+    "groups": ["ml"],
+}
+SETTINGS = ProviderSettings(ISSUER, CLIENT, {"ml": Role.USER, "platform": Role.ADMIN}, "secret")
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    with providing() as found:
+        yield found
+
+
+@pytest.fixture
+def served(issuer: str, tmp_path: Path) -> Iterator[Api]:
+    given = ServeSettings(oidc_issuer=issuer, oidc_client_id=CLIENT, oidc_role=ROLES)
+    settings = read_provider(given, {"TUNER_OIDC_CLIENT_SECRET": "secret"})
+    assert settings is not None
+    with serving_with(tmp_path, provider=Provider(settings)) as found:
+        yield found
+
+
+def answered(api: Api, name: str) -> dict[str, str]:
+    """Begin to sign in, let somebody in at the provider, and return what it gives the browser."""
+    address = api.client.get("/v1/sign-in").json()["address"]
+    back = httpx.post(address, data={"sub": name}).headers["location"]
+    assert back.startswith(f"{HOST}/?")
+    return {key: values[0] for key, values in parse_qs(urlsplit(back).query).items()}
+
+
+def sign_in(api: Api, name: str) -> Any:
+    given = answered(api, name)
+    return api.client.post("/v1/sign-in", json={"code": given["code"], "state": given["state"]})
+
+
+def names(api: Api) -> list[str]:
+    return [each.name for each in api.service.tokens() if each.name.startswith("sign-in-")]
+
+
+@pytest.mark.parametrize(("name", "role"), [("ada", "user"), ("root", "admin"), ("vic", "viewer")])
+def test_the_groups_say_the_role(served: Api, name: str, role: str) -> None:
+    assert sign_in(served, name).status_code == 204
+    who = served.client.get("/v1/session").json()
+    assert (who["owner"], who["role"]) == (f"{name}@example.com", role)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("eve", "'eve@example.com' is in no group that has a role here"), ("una", "has not verified the address")],
+)
+def test_somebody_without_a_role_or_a_verified_address_is_refused(served: Api, name: str, why: str) -> None:
+    response = sign_in(served, name)
+    assert (response.status_code, names(served)) == (403, [])
+    assert why in response.json()["detail"]
+    assert served.client.get("/v1/session").status_code == 401
+
+
+def test_an_admin_revokes_what_a_sign_in_made(served: Api) -> None:
+    sign_in(served, "ada")
+    (name,) = names(served)
+    assert served.call("POST", f"/v1/tokens/{name}:revoke", "root").status_code == 200
+    assert served.client.get("/v1/session").status_code == 401
+
+
+def test_logging_out_makes_the_token_worthless(served: Api) -> None:
+    sign_in(served, "ada")
+    cookie = served.client.cookies["tuner_session"]
+    assert served.client.delete("/v1/session").status_code == 204
+    assert served.client.get("/v1/session", headers={"Authorization": f"Bearer {cookie}"}).status_code == 401
+
+
+def test_a_token_of_an_admin_survives_logging_out(served: Api) -> None:
+    served.client.post("/v1/session", json={"token": served.tokens["ada"]})
+    served.client.delete("/v1/session")
+    assert served.call("GET", "/v1/session", "ada").status_code == 200
+
+
+def test_what_another_browser_began_is_refused(served: Api) -> None:
+    given = answered(served, "ada")
+    served.client.cookies.clear()
+    response = served.client.post("/v1/sign-in", json={"code": given["code"], "state": given["state"]})
+    assert (response.status_code, names(served)) == (401, [])
+    answered(served, "ada")  # an attempt of this browser, with another state
+    response = served.client.post("/v1/sign-in", json={"code": given["code"], "state": given["state"]})
+    assert (response.status_code, names(served)) == (401, [])
+
+
+def test_a_code_counts_once(served: Api) -> None:
+    given = answered(served, "ada")
+    cookie = served.client.cookies["tuner_sign_in"]
+    body = {"code": given["code"], "state": given["state"]}
+    assert served.client.post("/v1/sign-in", json=body).status_code == 204
+    served.client.cookies.set("tuner_sign_in", cookie, path="/v1/sign-in")
+    response = served.client.post("/v1/sign-in", json=body)
+    assert (response.status_code, len(names(served))) == (503, 1)
+
+
+def test_expired_tokens_of_sign_ins_are_deleted(served: Api) -> None:
+    sign_in(served, "ada")
+    (name,) = names(served)
+    served.service.forget_tokens("sign-in-", served.served.now() + timedelta(days=1))
+    assert names(served) == []
+    assert "ada" in {each.name for each in served.service.tokens()}
+    assert name not in {each.name for each in served.service.tokens()}
+
+
+def test_the_audit_log_has_who_signed_in_and_who_was_refused(served: Api) -> None:
+    sign_in(served, "ada")
+    sign_in(served, "eve")
+    entries = [(each.owner, each.action, each.result) for each in served.service.audit_log(2)]
+    assert entries == [(None, "log in", "refused"), ("ada@example.com", "log in", "done")]
+
+
+def test_the_page_names_the_provider(served: Api, issuer: str) -> None:
+    assert f'<meta name="provider" content="{issuer.removeprefix("http://")}">' in served.client.get("/").text
+
+
+def test_there_is_nothing_to_sign_in_at_without_a_provider(api: Api) -> None:
+    assert '<meta name="provider" content="">' in api.client.get("/").text
+    assert api.client.get("/v1/sign-in").status_code == 404
+    assert api.client.post("/v1/sign-in", json={"code": "c", "state": "s"}).status_code in (401, 404)
+
+
+def test_a_provider_that_does_not_answer_is_told_in_one_line(tmp_path: Path, caplog: Any) -> None:
+    settings = replace(SETTINGS, issuer="http://127.0.0.1:9")
+    with caplog.at_level(logging.WARNING), serving_with(tmp_path, provider=Provider(settings)) as api:
+        response = api.client.get("/v1/sign-in")
+    assert response.status_code == 503
+    assert response.json()["detail"] == "signing in at 127.0.0.1:9 failed; try again, or ask an admin of this server"
+    assert "sign-in: http://127.0.0.1:9/.well-known/openid-configuration cannot be read" in caplog.text
+
+
+def test_behind_a_proxy_the_provider_sends_browsers_to_its_address(issuer: str, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, issuer=issuer)
+    with serving_with(tmp_path, provider=Provider(settings), public_url="https://tuner.example/") as api:
+        response = api.client.get("/v1/sign-in")
+    asked = parse_qs(urlsplit(response.json()["address"]).query)
+    assert asked["redirect_uri"] == ["https://tuner.example/"]
+    assert asked["code_challenge_method"] == ["S256"]
+    assert len(asked["code_challenge"][0]) == 43  # SHA-256 in base64url
+    assert "secure" in response.headers["set-cookie"].lower()
+
+
+class Sender:
+    """A provider's server whose answers a test determines."""
+
+    def __init__(self, claims: dict[str, Any], algorithm: str = "RS256", key: Any = None, issuer: str = ISSUER) -> None:
+        self.key = jwk.generate_key("RSA", 2048, {"kid": "a"})
+        signing = {"RS256": key or self.key, "HS256": jwk.OctKey.import_key(b"k" * 32)}[algorithm]
+        kid = {} if algorithm != "RS256" else {"kid": "a"}
+        self.token = jwt.encode({"alg": algorithm, **kid}, claims, signing, algorithms=[algorithm])
+        self.issuer = issuer
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        place = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
+        answers: dict[str, Any] = {
+            "/.well-known/openid-configuration": {"issuer": self.issuer, **place},
+            "/jwks_uri": jwk.KeySet([self.key]).as_dict(private=False),
+            "/token_endpoint": {"access_token": "t", "token_type": "Bearer", "id_token": self.token},
+        }
+        return httpx.Response(200, json=answers[request.url.path])
+
+
+def person(sender: Sender) -> Any:
+    provider = Provider(SETTINGS, httpx.MockTransport(sender.answer))
+    return asyncio.run(provider.person(Attempt("s", "n", "v" * 43), "code", HOST))
+
+
+def test_a_good_id_token_names_its_person() -> None:
+    found = person(Sender(GOOD))
+    assert (found.owner, found.role) == ("ada@example.com", Role.USER)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"iss": "https://other.test"},
+        {"aud": "another client"},
+        {"aud": ["another", CLIENT], "azp": "another"},
+        {"exp": NOW - 600},
+        {"nonce": "of another browser"},
+        {"sub": None},
+    ],
+    ids=str,
+)
+def test_an_id_token_for_somebody_else_is_refused(wrong: dict[str, Any]) -> None:
+    claims = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}
+    with pytest.raises(Problem) as caught:
+        person(Sender(claims))
+    assert caught.value.status == 503
+
+
+def test_a_signature_by_another_key_or_a_shared_secret_is_refused() -> None:
+    senders = Sender(GOOD, key=jwk.generate_key("RSA", 2048, {"kid": "a"})), Sender(GOOD, "HS256")
+    for sender in senders:
+        with pytest.raises(Problem, match="failed"):
+            person(sender)
+
+
+def test_a_description_of_another_issuer_is_refused() -> None:
+    with pytest.raises(Problem) as caught:
+        person(Sender(GOOD, issuer="https://other.test"))
+    assert "names the issuer 'https://other.test'" in str(caught.value.rule)
+
+
+@pytest.mark.parametrize("owner", [None, 7, "", "a b", "../x", "x" * 64])
+def test_a_claim_that_names_no_owner_is_refused(owner: object) -> None:
+    with pytest.raises(Problem) as caught:
+        person(Sender({**GOOD, "email": owner}))
+    assert caught.value.status == 403
+
+
+WHOLE = {"oidc_issuer": ISSUER, "oidc_client_id": CLIENT, "oidc_role": ("*=viewer",)}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"oidc_issuer": "login.test"}, "oidc_issuer"),
+        ({"oidc_issuer": "http://login.test"}, "oidc_issuer"),
+        ({"oidc_client_id": None}, "oidc_client_id"),
+        ({"oidc_role": ()}, "oidc_role"),
+        ({"oidc_role": ("ml",)}, "oidc_role"),
+        ({"oidc_role": ("ml=owner",)}, "oidc_role"),
+        ({"oidc_issuer": None}, "oidc_client_id"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_provider(ServeSettings(**{**WHOLE, **given}), {})
+    assert caught.value.field == field
+
+
+def test_everybody_may_have_a_role_and_the_secret_is_not_shown() -> None:
+    found = read_provider(ServeSettings(**WHOLE), {"TUNER_OIDC_CLIENT_SECRET": "s3cret"})
+    assert found is not None
+    assert found.roles == {"*": Role.VIEWER}
+    assert "s3cret" not in repr(found)

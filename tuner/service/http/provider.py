@@ -1,0 +1,314 @@
+"""An OpenID Connect provider: where people sign in, and what it says of who did.
+
+The flow is the authorization code flow with PKCE (OpenID Connect Core 1.0, section 3.1; RFC 7636). What the provider
+says counts only in an ID token with its signature, for this client, and with the nonce of this browser.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+import httpx
+
+from storage.service.records import Role
+from tuner.client.address import is_loopback
+from tuner.errors import SettingError
+from tuner.service.http.models import NAME
+from tuner.service.http.problems import Problem
+from tuner.service.watching.logs import say
+from tuner.settings.serve import ServeSettings
+
+SECRET = "TUNER_OIDC_CLIENT_SECRET"
+"""The variable with the client's secret; a public client has none."""
+
+EVERYBODY = "*"
+"""In the place of a group: whoever the provider lets in."""
+
+TIMEOUT_S = 10.0
+KEPT_S = 3600.0
+"""How long the provider's description and keys are kept; a key that is not among them is looked for at once."""
+
+LEEWAY_S = 60
+"""By how much the clocks of provider and service may differ."""
+
+_OWNER = re.compile(NAME)
+_SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
+_RANKS = (Role.VIEWER, Role.USER, Role.ADMIN)
+
+
+ASK = "ask an admin of this server"
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who signed in."""
+
+    owner: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a browser keeps between its way to the provider and its way back."""
+
+    state: str
+    nonce: str
+    verifier: str
+
+    @classmethod
+    def new(cls) -> Attempt:
+        """Return an attempt that nobody can guess."""
+        return cls(*(secrets.token_urlsafe(48) for _ in range(3)))
+
+    @classmethod
+    def read(cls, cookie: str | None) -> Attempt | None:
+        """Return the attempt of a cookie; None if it has none."""
+        parts = (cookie or "").split(".")
+        return cls(*parts) if len(parts) == 3 and all(parts) else None
+
+    @property
+    def cookie(self) -> str:
+        """The text of the cookie."""
+        return f"{self.state}.{self.nonce}.{self.verifier}"
+
+
+@dataclass(frozen=True)
+class ProviderSettings:
+    """How the service knows its provider.
+
+    Attributes:
+        issuer: its address, as its tokens name it.
+        client_id: of this service.
+        roles: by group; `EVERYBODY` for all.
+        client_secret: None for a public client.
+        scopes: that are asked for.
+        owner_claim: the claim that names the owner of studies.
+        groups_claim: the claim with the groups.
+    """
+
+    issuer: str
+    client_id: str
+    roles: Mapping[str, Role]
+    client_secret: str | None = field(default=None, repr=False)
+    scopes: Sequence[str] = ("openid", "profile", "email")
+    owner_claim: str = "email"
+    groups_claim: str = "groups"
+
+
+def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> ProviderSettings | None:
+    """Return the provider of a process's settings, with the secret of its environment; None without one.
+
+    Raises:
+        SettingError: for settings that cannot work together, an address that is not safe, or a missing package.
+    """
+    issuer, client_id = given.oidc_issuer, given.oidc_client_id
+    if issuer is None:
+        for name in ("oidc_client_id", "oidc_role"):
+            if value := getattr(given, name):
+                raise SettingError(name, str(value), "there is no provider", "give its address by {oidc_issuer}")
+        return None
+    parts = urlsplit(issuer)
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))):
+        rule = "a provider's address begins with https://"
+        raise SettingError("oidc_issuer", issuer, rule, "give the address that its tokens name as `iss`")
+    if client_id is None:
+        raise SettingError("oidc_client_id", None, "a provider knows this service by an id", "give it")
+    if not given.oidc_role:
+        rule = "without roles nobody may sign in"
+        raise SettingError("oidc_role", None, rule, "give GROUP=ROLE, such as '*=viewer' for everybody")
+    if find_spec("authlib") is None or find_spec("joserfc") is None:
+        rule, remedy = "signing in needs the package authlib", "install it: pip install 'authlib>=1.6'"
+        raise SettingError("oidc_issuer", issuer, rule, remedy)
+    return ProviderSettings(
+        issuer,
+        client_id,
+        _roles(given.oidc_role),
+        environment.get(SECRET) or None,
+        tuple(given.oidc_scope) or ProviderSettings.scopes,
+        given.oidc_owner,
+        given.oidc_groups,
+    )
+
+
+def _roles(given: Sequence[str]) -> dict[str, Role]:
+    """Return the roles by group.
+
+    Raises:
+        SettingError: for a text that is not `GROUP=ROLE`.
+    """
+    found = {}
+    for each in given:
+        group, _, role = each.rpartition("=")
+        if not group or role not in set(Role):
+            names = ", ".join(Role)
+            raise SettingError("oidc_role", each, f"it is GROUP=ROLE, with one of {names}", "such as 'ml-team=user'")
+        found[group] = Role(role)
+    return found
+
+
+class Provider:
+    """Asks a provider who somebody is."""
+
+    def __init__(self, settings: ProviderSettings, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Know a provider; `transport` takes the place of the network."""
+        self.settings = settings
+        self._transport = transport
+        self._described: dict[str, Any] | None = None
+        self._keys: Any = None
+        self._read_at = -KEPT_S
+
+    @property
+    def host(self) -> str:
+        """Its name, for people."""
+        return urlsplit(self.settings.issuer).netloc
+
+    async def address(self, attempt: Attempt, back: str) -> str:
+        """Return where a browser signs in; the provider sends it to the address `back` afterwards.
+
+        Raises:
+            Problem: 503 if the provider does not answer.
+        """
+        parameters, challenge = _authlib("rfc6749.parameters"), _authlib("rfc7636").create_s256_code_challenge
+        address: str = parameters.prepare_grant_uri(
+            (await self._description())["authorization_endpoint"],
+            self.settings.client_id,
+            "code",
+            back,
+            " ".join(self.settings.scopes),
+            attempt.state,
+            nonce=attempt.nonce,
+            code_challenge=challenge(attempt.verifier),
+            code_challenge_method="S256",
+        )
+        return address
+
+    async def person(self, attempt: Attempt, code: str, back: str) -> Person:
+        """Return who has signed in, for the code that the provider gave the browser.
+
+        Raises:
+            Problem: 503 for a code or a token that is not valid, and 403 for a person without a role.
+        """
+        token = await self._exchanged(attempt, code, back)
+        claims = await self._claims(str(token.get("id_token", "")), attempt.nonce)
+        asked, place = {self.settings.owner_claim, self.settings.groups_claim}, self._described or {}
+        if not asked <= claims.keys() and "userinfo_endpoint" in place:
+            headers = {"Authorization": f"Bearer {token.get('access_token', '')}"}
+            more = await self._json("GET", place["userinfo_endpoint"], headers=headers)
+            claims = {**(more if more.get("sub") == claims["sub"] else {}), **claims}
+        return self._person(claims)
+
+    async def _exchanged(self, attempt: Attempt, code: str, back: str) -> dict[str, Any]:
+        """Return the provider's tokens for a code."""
+        settings, described = self.settings, await self._description()
+        form = {"code": code, "redirect_uri": back, "code_verifier": attempt.verifier}
+        body = _authlib("rfc6749.parameters").prepare_token_request("authorization_code", **form)
+        headers, secret = {"Content-Type": "application/x-www-form-urlencoded"}, settings.client_secret
+        proof = {"client_id": settings.client_id, **({} if secret is None else {"client_secret": secret})}
+        methods = described.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        if secret is not None and "client_secret_basic" in methods:  # RFC 6749, section 2.3.1
+            auth = httpx.BasicAuth(quote_plus(settings.client_id), quote_plus(secret))
+            return await self._json("POST", described["token_endpoint"], content=body, headers=headers, auth=auth)
+        content = f"{body}&{urlencode(proof)}"
+        return await self._json("POST", described["token_endpoint"], content=content, headers=headers)
+
+    async def _description(self) -> dict[str, Any]:
+        """Return what the provider says of itself (OpenID Connect Discovery 1.0).
+
+        Raises:
+            Problem: 503 if it says nothing of use.
+        """
+        if self._described is None or time.monotonic() - self._read_at > KEPT_S:
+            place = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+            described = await self._json("GET", place)
+            if described.get("issuer") != self.settings.issuer:
+                said = described.get("issuer")
+                raise self._unusable(f"{place} names the issuer {said!r}, not {self.settings.issuer!r}")
+            missing = {"authorization_endpoint", "token_endpoint", "jwks_uri"} - described.keys()
+            if missing:
+                raise self._unusable(f"{place} has no {', '.join(sorted(missing))}")
+            self._described, self._keys, self._read_at = described, None, time.monotonic()
+        return self._described
+
+    async def _json(self, method: str, url: str, **request: Any) -> dict[str, Any]:
+        try:
+            async with httpx.AsyncClient(timeout=TIMEOUT_S, transport=self._transport) as client:
+                response = await client.request(method, url, **request)
+                found = response.raise_for_status().json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise self._unusable(f"{url} cannot be read: {_line(error)}") from None
+        if not isinstance(found, dict):
+            raise self._unusable(f"{url} has no JSON object")
+        return found
+
+    async def _claims(self, token: str, nonce: str) -> dict[str, Any]:
+        """Return the claims of an ID token (OpenID Connect Core 1.0, section 3.1.3.7).
+
+        Raises:
+            Problem: 503 for one that is not valid.
+        """
+        jwt, jwk, errors = (import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
+        settings, described = self.settings, await self._description()
+        for again in (False, True):
+            if self._keys is None or again:
+                self._keys = jwk.KeySet.import_key_set(await self._json("GET", described["jwks_uri"]))
+            try:
+                claims: dict[str, Any] = jwt.decode(token, self._keys, algorithms=list(_SIGNATURES)).claims
+                break
+            except (errors.JoseError, ValueError) as error:
+                # a provider that has changed its keys signs with one that was not read yet
+                if again:
+                    raise self._unusable(f"the ID token is not valid: {_line(error)}") from None
+        registry = jwt.JWTClaimsRegistry(
+            leeway=LEEWAY_S,
+            iss={"essential": True, "value": settings.issuer},
+            aud={"essential": True, "value": settings.client_id},
+            exp={"essential": True},
+            sub={"essential": True},
+            nonce={"essential": True, "value": nonce},
+        )
+        try:
+            registry.validate(claims)
+        except errors.JoseError as error:
+            raise self._unusable(f"the ID token is not for this sign-in: {_line(error)}") from None
+        if claims.get("azp", settings.client_id) != settings.client_id:
+            raise self._unusable(f"the ID token is another client's ({claims['azp']!r})")
+        return claims
+
+    def _person(self, claims: Mapping[str, Any]) -> Person:
+        """Return the owner and the highest role that claims stand for.
+
+        Raises:
+            Problem: 403 without an owner's name or a role.
+        """
+        settings = self.settings
+        owner, groups = claims.get(settings.owner_claim), claims.get(settings.groups_claim) or []
+        if not isinstance(owner, str) or not _OWNER.fullmatch(owner):
+            raise Problem(403, f"the claim {settings.owner_claim!r} is {owner!r}, which names no owner; {ASK}")
+        if settings.owner_claim == "email" and claims.get("email_verified") is not True:
+            raise Problem(403, f"the provider has not verified the address {owner!r}; {ASK}")
+        named = {EVERYBODY, *(groups if isinstance(groups, list) else [groups])}
+        roles = [role for group, role in settings.roles.items() if group in named]
+        if not roles:
+            raise Problem(403, f"{owner!r} is in no group that has a role here; {ASK}", rule="no role")
+        return Person(owner, max(roles, key=_RANKS.index))
+
+    def _unusable(self, reason: str) -> Problem:
+        say(logging.WARNING, f"sign-in: {reason}")
+        return Problem(503, f"signing in at {self.host} failed; try again, or {ASK}", rule=reason)
+
+
+def _authlib(module: str) -> Any:
+    return import_module(f"authlib.oauth2.{module}")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
