@@ -244,7 +244,7 @@ def test_a_claim_that_names_no_owner_is_refused(owner: object) -> None:
     assert caught.value.status == 403
 
 
-WHOLE = {"oidc_issuer": ISSUER, "oidc_client_id": CLIENT, "oidc_role": ("*=viewer",)}
+WHOLE: dict[str, Any] = {"oidc_issuer": ISSUER, "oidc_client_id": CLIENT, "oidc_role": ("*=viewer",)}
 
 
 @pytest.mark.parametrize(
