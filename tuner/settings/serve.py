@@ -83,7 +83,12 @@ class ServeSettings(Settings):
     ] = None
     oidc_client_id: Annotated[
         str | None,
-        Setting(SIGN_IN, "ID", "How the provider knows this service; its secret is in $TUNER_OIDC_CLIENT_SECRET."),
+        Setting(
+            SIGN_IN,
+            "ID",
+            "How the provider knows this service; its secret is in $TUNER_OIDC_CLIENT_SECRET.",
+            shown="none",
+        ),
     ] = None
     oidc_role: Annotated[
         Sequence[str],

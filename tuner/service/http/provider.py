@@ -121,10 +121,12 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
         rule = "a provider's address begins with https://"
         raise SettingError("oidc_issuer", issuer, rule, "give the address that its tokens name as `iss`")
     if client_id is None:
-        raise SettingError("oidc_client_id", None, "a provider knows this service by an id", "give it")
+        raise SettingError(
+            "oidc_client_id", None, "a provider knows this service by an id", "give it by {oidc_client_id}"
+        )
     if not given.oidc_role:
         rule = "without roles nobody may sign in"
-        raise SettingError("oidc_role", None, rule, "give GROUP=ROLE, such as '*=viewer' for everybody")
+        raise SettingError("oidc_role", None, rule, "give {oidc_role} GROUP=ROLE, such as '*=viewer' for everybody")
     if find_spec("authlib") is None or find_spec("joserfc") is None:
         rule, remedy = "signing in needs the package authlib", "install it: pip install 'authlib>=1.6'"
         raise SettingError("oidc_issuer", issuer, rule, remedy)
