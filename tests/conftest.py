@@ -37,6 +37,7 @@ ALONE_FOLDERS = {"chaos", "real"}
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
+NOT_SLOW = "not slow"
 OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "PYTHONBREAKPOINT", "RAY_", UMASK)
 """Variables that libraries and the command line set once for the whole process, and the name of the present test."""
 
@@ -76,6 +77,13 @@ def vllm() -> Path:
     pytest.skip(MISSING)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the slow folders without importing them, where slow tests are left out."""
+    of_tests = collection_path.is_relative_to(TESTS) and collection_path != TESTS
+    slow = of_tests and collection_path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+    return True if slow and config.option.markexpr == NOT_SLOW else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose program is missing; in CI it fails."""
@@ -108,5 +116,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print how to run the slow tests, if they were left out."""
-    if config.option.markexpr == "not slow" and not os.environ.get("CI"):
+    if config.option.markexpr == NOT_SLOW and not os.environ.get("CI"):
         terminalreporter.write_line("slow tests were left out; `uv run pytest -m ''` runs all")
