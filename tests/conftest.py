@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from tests.ended_with import end_with_parent, end_with_this_process
 from tests.programs import needed
@@ -40,6 +42,13 @@ TESTS = Path(__file__).parent
 NOT_SLOW = "not slow"
 OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "PYTHONBREAKPOINT", "RAY_", UMASK)
 """Variables that libraries and the command line set once for the whole process, and the name of the present test."""
+
+
+@event.listens_for(Engine, "connect")
+def _commit_without_sync(connection: DBAPIConnection, _: object) -> None:
+    """Let SQLite leave its writes to the system: no test cuts the power, and each sync takes milliseconds."""
+    if type(connection).__module__ == "sqlite3":
+        connection.cursor().execute("PRAGMA synchronous = OFF")
 
 
 def pytest_configure(config: pytest.Config) -> None:
