@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from tests.ended_with import end_with_parent, end_with_this_process
 from tests.programs import needed
@@ -37,8 +39,16 @@ ALONE_FOLDERS = {"chaos", "real"}
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
+NOT_SLOW = "not slow"
 OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "PYTHONBREAKPOINT", "RAY_", UMASK)
 """Variables that libraries and the command line set once for the whole process, and the name of the present test."""
+
+
+@event.listens_for(Engine, "connect")
+def _commit_without_sync(connection: DBAPIConnection, _: object) -> None:
+    """Let SQLite leave its writes to the system: no test cuts the power, and each sync takes milliseconds."""
+    if type(connection).__module__ == "sqlite3":
+        connection.cursor().execute("PRAGMA synchronous = OFF")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,6 +86,13 @@ def vllm() -> Path:
     pytest.skip(MISSING)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the slow folders without importing them, where slow tests are left out."""
+    of_tests = collection_path.is_relative_to(TESTS) and collection_path != TESTS
+    slow = of_tests and collection_path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+    return True if slow and config.option.markexpr == NOT_SLOW else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose program is missing; in CI it fails."""
@@ -108,5 +125,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print how to run the slow tests, if they were left out."""
-    if config.option.markexpr == "not slow" and not os.environ.get("CI"):
+    if config.option.markexpr == NOT_SLOW and not os.environ.get("CI"):
         terminalreporter.write_line("slow tests were left out; `uv run pytest -m ''` runs all")

@@ -75,6 +75,7 @@ OTHER_PROGRAMS = {
 }
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Return every module of the product with its syntax tree."""
     found = {}
@@ -84,9 +85,6 @@ def modules() -> dict[str, ast.Module]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
     return found
-
-
-MODULES = modules()
 
 
 def within(module: str, package: str) -> bool:
@@ -104,7 +102,10 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-IMPORTS = {name: {*imports(tree)} for name, tree in MODULES.items()}
+@cache
+def imported_by() -> dict[str, set[str]]:
+    """Return what each module of the product imports."""
+    return {name: {*imports(tree)} for name, tree in modules().items()}
 
 
 @cache
@@ -127,9 +128,9 @@ def layer_of(module: str) -> tuple[int, str] | None:
 
 def test_the_document_draws_every_package() -> None:
     drawn = {name for names in layers() for name in names}
-    assert {name for name in drawn if not any(within(module, name) for module in MODULES)} == set()
+    assert {name for name in drawn if not any(within(module, name) for module in modules())} == set()
     shared = {"tuner", "tuner.engines"}
-    assert {module for module in MODULES if layer_of(module) is None} == shared
+    assert {module for module in modules() if layer_of(module) is None} == shared
 
 
 def is_upward(importing: str, imported: str) -> bool:
@@ -139,7 +140,7 @@ def is_upward(importing: str, imported: str) -> bool:
 
 
 def test_imports_go_down_only() -> None:
-    found = [f"{name} imports {i}" for name, those in IMPORTS.items() for i in those if is_upward(name, i)]
+    found = [f"{name} imports {i}" for name, those in imported_by().items() for i in those if is_upward(name, i)]
     assert found == [], "docs/architecture.md draws what is below a module"
 
 
@@ -147,7 +148,7 @@ def test_leaves_never_import_the_tuner() -> None:
     leaves = ("records", "search_spaces", "storage", "dashboards")
     found = [
         f"{name} imports {imported}"
-        for name, those in IMPORTS.items()
+        for name, those in imported_by().items()
         if any(within(name, leaf) for leaf in leaves)
         for imported in those
         if within(imported, "tuner")
@@ -158,7 +159,7 @@ def test_leaves_never_import_the_tuner() -> None:
 def test_each_library_has_one_home() -> None:
     found = {
         f"{name} imports {library}"
-        for name, those in IMPORTS.items()
+        for name, those in imported_by().items()
         for library, homes in HOMES.items()
         if any(within(imported, library) for imported in those)
         if not any(within(name, home) for home in homes) and (name, library) not in HOME_EXCEPTIONS
@@ -169,7 +170,7 @@ def test_each_library_has_one_home() -> None:
 def test_what_runs_in_vllm_imports_nothing_of_ours() -> None:
     found = {
         (name, imported)
-        for name, those in IMPORTS.items()
+        for name, those in imported_by().items()
         if within(name, RESIDENT)
         for imported in those
         if any(within(imported, package) for package in PACKAGES)
@@ -193,7 +194,7 @@ def runs_a_shell(call: ast.Call) -> bool:
 def test_nothing_is_evaluated_and_no_shell_is_run() -> None:
     found = [
         f"{module}:{call.lineno}: {ast.unparse(call)}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for name, call in calls(tree)
         if name in FORBIDDEN or runs_a_shell(call)
     ]
@@ -213,7 +214,7 @@ def raises_again(handler: ast.ExceptHandler) -> bool:
 
 def test_nothing_is_swallowed_broadly() -> None:
     found = {}
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
         broad = [node.lineno for node in handlers if is_broad(node) and not raises_again(node)]
         if len(broad) != BROAD_EXCEPT.get(module, (0, ""))[0]:
@@ -233,7 +234,7 @@ def test_few_imports_wait_inside_functions() -> None:
     """An import waits for a heavy library that most runs do not need, or for variables that one reads at its import."""
     waiting = {
         f"{module}:{inner.lineno}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(node)
@@ -246,13 +247,14 @@ def test_functions_stay_small() -> None:
     """A function's lines are counted after its docstring; a command's signature is its table of options."""
     long = [
         f"{module}.{node.name} has {body_lines(node)} lines"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert long == []
 
 
+@cache
 def own_options() -> set[str]:
     """Return the long options of the command line, without those that `vllm` has too."""
     group = typer.main.get_command(app)
@@ -261,9 +263,6 @@ def own_options() -> set[str]:
     parameters = [parameter for command in commands for parameter in command.params]
     options = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
     return {name for name in options if name.startswith("--")} - flag_names() - {"--model", "--version"}
-
-
-OWN_OPTIONS = own_options()
 
 
 def texts(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -275,13 +274,13 @@ def texts(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def test_nothing_below_the_command_line_names_its_options() -> None:
-    assert {"--trials", "--slo", "--storage"} <= OWN_OPTIONS
+    assert {"--trials", "--slo", "--storage"} <= own_options()
     found = {
         f"{module}:{node.lineno}: {option}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         if not within(module, "tuner.cli") and module not in OTHER_PROGRAMS
         for node in texts(tree)
         for option in re.findall(r"--[a-z][a-z-]*", str(node.value))
-        if option in OWN_OPTIONS
+        if option in own_options()
     }
     assert found == set(), "raise `SettingError` with the field; tuner/cli/options.py has its option"

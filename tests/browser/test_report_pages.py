@@ -10,7 +10,7 @@ import pytest
 
 from tests.browser.chromium import PAPER, browser, look, print_page
 from tests.cli.command import run_here
-from tests.cli.conftest import NoMlflow
+from tests.cli.conftest import NoMlflow, short_traffic
 from tests.recorded import MIX, SEVEN_B, recorded_study
 from tuner.use_cases import optimize as optimize_run
 from tuner.use_cases.report.page import page_of, page_of_several, write_page
@@ -18,9 +18,8 @@ from tuner.use_cases.report.page import page_of, page_of_several, write_page
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROOT = Path(__file__).parents[2]
 STUDY = ("optimize", "--engine", "simulated", "--plain", "--trials", "15")
-SIMULATED = {"loop": (), "traffic": ("--workload", str(ROOT / "docs" / "examples" / "traffic.yaml"))}
+SIMULATED = {"loop": ("--prompts", "40", "--users", "20"), "traffic": ("--workload", "traffic.yaml")}
 SEVERAL = "several studies"
 RECORDED = {"h200-7b.csv": SEVEN_B, "h200-mix-reduced.csv": MIX}
 
@@ -42,6 +41,7 @@ def opened() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
+    short_traffic(folder / "traffic.yaml")
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimize_run, "MlflowFollower", NoMlflow)

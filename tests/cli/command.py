@@ -8,9 +8,11 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
 from tuner.cli.main import main
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_OURS
@@ -23,6 +25,9 @@ VERDICTS = (0, EXIT_OURS, EXIT_INCONCLUSIVE)
 
 PROGRESS = ("*.db*", "tuner_study/*.db*", "quality/*/server.log")
 """Files that change while a command makes progress."""
+
+_built = cache(typer.main.get_command)
+"""The commands and their options, which Typer builds for each run: longer than most runs take."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ def run_here(folder: Path, *argv: str) -> CommandOutput:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("TUNER_DEBUG", "")
+        patch.setattr(typer.main, "get_command", _built)
         patch.setattr(sys, "argv", ["tuner", *argv])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main()

@@ -10,7 +10,7 @@ from tests.served import Served, serving
 
 TRAFFIC = """\
 arrivals: {process: poisson, rate: 4}
-requests: 60
+requests: 24
 classes:
   chat: {weight: 2, input: 128, output: 32}
   code: {weight: 1, input: 512, output: 64}
@@ -28,7 +28,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Ser
     (folder / "traffic.yaml").write_text(TRAFFIC)
     with serving(folder) as found, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_TOKEN", found.tokens["ada"])
-        loads = {"loop": ("--prompts", "60", "--users", "4"), "mix": ("--workload", "traffic.yaml")}
+        loads = {"loop": ("--prompts", "12", "--users", "4"), "mix": ("--workload", "traffic.yaml")}
         for study, load in loads.items():
             found.submit(study, shared=study == "mix")
             words = ("optimize", "--study", study, "--storage", found.storage, *SIMULATED, *load)

@@ -44,7 +44,7 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         printed = run_apart(
-            *(tmp_path / name, "optimize", "--trials", "12", "--seed", "4", "--engine", "simulated", "--plain"),
+            *(tmp_path / name, "optimize", "--trials", "6", "--seed", "4", "--engine", "simulated", "--plain"),
             *("--finalists", "1", "--confirm-rounds", "2", "--no-reduce"),
             TUNER_VLLM="",
         )
@@ -53,13 +53,13 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
         kept = ("number", "round", "state", "score", "config", "metrics")
         found.append([{key: each[key] for key in kept if key in each} for each in listed])
     assert found[0] == found[1]
-    assert len(found[0]) > 12
+    assert len(found[0]) > 6
 
 
 @pytest.mark.slow
 def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -> None:
     simulated = ("optimize", "--engine", "simulated", "--confirm-rounds", "0", "--plain", "--trials")
-    first = run_apart(folder, *simulated, "8", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
+    first = run_apart(folder, *simulated, "4", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
     assert first.code == 0, first.err
     taught = (*simulated, "3", "--learn-from", "l4", "--study", "t4")
     printed = run_apart(folder, *taught, TUNER_VLLM="")
@@ -243,7 +243,8 @@ def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path) -> None
 
 
 def test_a_time_limit_without_a_result_has_an_exit_code_of_its_own(folder: Path) -> None:
-    printed = run_here(folder, "optimize", "--engine", "simulated", "--timeout", "0.001s")
+    load = ("--users", "8", "--prompts", "8", "--trials", "4")
+    printed = run_here(folder, "optimize", "--engine", "simulated", *load, "--timeout", "0.001s")
     assert printed.code == 4, printed.err
     assert "--timeout ended the search before all trials; run the same command to continue" in printed.out
 

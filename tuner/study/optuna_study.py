@@ -30,7 +30,7 @@ from tuner.sampler.encoding import Matrix, Vector
 from tuner.sampler.flag_effects import Elimination, FlagEffect
 from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prior
-from tuner.sampler.residual import ResidualSampler, SelectedTrials
+from tuner.sampler.residual import INITIAL_PREDICTIONS, ResidualSampler, SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Objective
 from tuner.settings.study import RESIDUAL, TPE
@@ -120,6 +120,7 @@ class OptunaStudy:
         sources: Sequence[SourceHistory] = (),
         store: Store | None = None,
         prior_spread: float = 1.0,
+        initial_predictions: int = INITIAL_PREDICTIONS,
     ) -> None:
         """Open the study, or create it; `residual` uses the prior, in a background thread, and the sources."""
         self._space = space
@@ -127,6 +128,7 @@ class OptunaStudy:
         self._seed = seed
         self._residual: ResidualSampler | None = None
         self._sources, self._is_residual = sources, sampler == RESIDUAL
+        self._initial_predictions = initial_predictions
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._storage = OptunaStorage(storage_url, name, self._directions, store)
         self._study = self._storage.study
@@ -139,7 +141,8 @@ class OptunaStudy:
             return
         if self._residual is not None:
             self._residual.abandon_predictions()
-        self._residual = residual_sampler(self._space, self._objectives, prior, self._sources, spread)
+        settings = prior, self._sources, spread, self._initial_predictions
+        self._residual = residual_sampler(self._space, self._objectives, *settings)
         earlier = [each for each in shown(self._storage.trials()) if each.params and each.state is not TrialState.FAIL]
         self._residual.start_background_predictions(self._directions, [each.params for each in earlier])
 
@@ -330,12 +333,14 @@ def residual_sampler(
     prior: Prior | None,
     sources: Sequence[SourceHistory] = (),
     prior_spread: float = 1.0,
+    initial_predictions: int = INITIAL_PREDICTIONS,
 ) -> ResidualSampler:
     """Return a `ResidualSampler` for a search space; it proposes no configuration that breaks a rule."""
     return ResidualSampler(
         space.suggest,
         prior=prior,
         prior_spread=prior_spread,
+        initial_predictions=initial_predictions,
         is_allowed=lambda params: not space.violations(params),
         weights=[objective.weight for objective in objectives],
         failure_constraint=FAILED,

@@ -14,6 +14,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
+from tuner.sampler.residual import INITIAL_PREDICTIONS
 from tuner.study.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals, NearestFinals
 from tuner.study.learned_prior import Learned, LearnedPrior
@@ -27,6 +28,8 @@ from tuner.study.specification.spec import Budget, StudySpec, changes, summary_o
 
 OFF_PREDICTIONS = f"the search is shown predictions that are off by {UNKNOWN_CARD:.0%}, as those of an unmeasured card"
 """The note of a simulated study on the predictions that its sampler gets."""
+PREDICTIONS_PER_TRIAL = 10
+"""Initial predictions for each trial that is asked for, up to the sampler's `INITIAL_PREDICTIONS`."""
 _OF_RUNS = ("drivers", "machines")
 """Facts that each run of a study adds to."""
 
@@ -104,7 +107,7 @@ def run_study(
     clock = clock or RealClock()
     began, slots = clock.monotonic(), executor.slots
     predictions = LearnedPrior(spec, engine, learned)
-    with closing(_optuna_study(spec, predictions, sources, storage_url, store)) as optuna_study:
+    with closing(_optuna_study(spec, predictions, sources, storage_url, store, budget.trials)) as optuna_study:
         if predictions.prior is not None and engine.provenance is Provenance.SIMULATED:
             observer.note(OFF_PREDICTIONS)
         for source in sources:
@@ -146,11 +149,13 @@ def _optuna_study(
     sources: Sequence[SourceStudy],
     storage_url: str,
     store: Store,
+    trials: int,
 ) -> OptunaStudy:
     histories = [source.source_history for source in sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
     place, prior = (storage_url, spec.name, spec.space), predictions.prior
-    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, predictions.spread)
+    initial = min(INITIAL_PREDICTIONS, PREDICTIONS_PER_TRIAL * trials)
+    return OptunaStudy(*place, objectives, seed, spec.sampler, prior, histories, store, predictions.spread, initial)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

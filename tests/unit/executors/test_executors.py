@@ -370,6 +370,7 @@ def test_trials_of_one_gpu_run_beside_each_other(tmp_path: Path) -> None:
         executor.close()
 
 
+@pytest.mark.slow
 def test_four_gpus_take_two_trials_of_two(tmp_path: Path) -> None:
     gate, records = tmp_path / "go", tmp_path / "ray"
     executor = RayExecutor(

@@ -13,8 +13,11 @@ from tests.unit.study.conftest import Bench
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
+from tuner.sampler.encoding import Params
+from tuner.sampler.prior import Prediction
 from tuner.settings.study import AUTO, RESIDUAL, TPE
 from tuner.specs import TrialSpec
+from tuner.study import learned_prior
 from tuner.study.loop import expected_confirmation_s
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
@@ -48,6 +51,23 @@ def test_the_sampler_of_each_run_is_stored(bench: Bench) -> None:
         store.close()
         found.append(None if known is None else known.facts["sampler"])
     assert found == [RESIDUAL, TPE]
+
+
+def test_a_short_study_begins_with_fewer_predictions(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted: list[Params] = []
+    known: list[int] = []
+
+    def prior(params: Params) -> Prediction:
+        predicted.append(params)
+        return Prediction((1000.0, 10.0), {})
+
+    def landscape(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        known.extend([len(predicted)] if spec.config else [])
+        return peak_at_16(spec, index)
+
+    monkeypatch.setattr(learned_prior, "simulator_prior", lambda *_: prior)
+    bench.run(landscape, trials=2, confirm_rounds=0)
+    assert 2 * 10 <= known[0] <= 2 * 10 + 10  # and the suggestion's own, at most ten
 
 
 def test_rounds_with_a_longer_workload_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:

@@ -187,7 +187,7 @@ def test_values_and_constraints_are_those_of_the_new_objectives_and_slos(bench: 
 
 
 def test_trials_outside_the_new_space_are_left_out_and_counted(bench: Bench, tmp_path: Path) -> None:
-    bench.run(peak_at_16, trials=4, enqueue=GIVEN)
+    bench.run(peak_at_16, trials=4, enqueue=GIVEN, confirm_rounds=0)
     file = tmp_path / "narrow.yaml"
     file.write_text(NARROW)
     source = source_of(bench, space=load_space(file).resolve(PLAIN))
@@ -204,44 +204,36 @@ def test_of_a_long_study_the_defaults_the_best_and_an_even_spread_of_the_rest_ar
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = tuple(Enqueued(f"e{seqs}", {"max_num_seqs": seqs, "block_size": 16}) for seqs in range(1, 13))
-    bench.run(peak_at_16, trials=13, enqueue=given)
+    bench.run(peak_at_16, trials=13, enqueue=given, confirm_rounds=0)
     monkeypatch.setattr(module, "SOURCE_TRIALS", 7)
     monkeypatch.setattr(module, "LEAST_OF_EACH", 1)
     taken = [config["max_num_seqs"] for config in source_of(bench).history.measured]
     assert taken == [32, 12, 11, 10, 1, 4, 7]  # the nearer to 16, the better
 
 
-@pytest.mark.parametrize(
-    ("names", "changes", "message"),
-    [
-        (("t",), {}, "learn_from='t': the database has no study of this name; `tuner studies` lists them"),
-        (
-            ("new",),
-            {},
-            "learn_from='new': a study uses its own trials anyway; leave it out, or choose another name by study",
-        ),
-        (("s",), {"sampler": TPE}, "sampler='tpe': only residual uses source studies; leave out learn_from"),
-        (
-            ("s",),
-            {"goals": make_goals(["goodput"], ["p99_tpot_ms<5"])},
-            "learn_from='s': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
-        ),
-    ],
-)
-def test_an_unsuitable_source_is_refused(
-    bench: Bench, names: tuple[str, ...], changes: dict[str, Any], message: str
-) -> None:
-    bench.run(peak_at_16, trials=3)
-    store = bench.store()
-    with pytest.raises(UserError) as refused:
-        source_studies(store, bench.spec(name="new", learn_from=names, **changes), ENGINE)
-    store.close()
-    assert str(refused.value) == message
+UNSUITABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (("t",), {}, "learn_from='t': the database has no study of this name; `tuner studies` lists them"),
+    (
+        ("new",),
+        {},
+        "learn_from='new': a study uses its own trials anyway; leave it out, or choose another name by study",
+    ),
+    (("s",), {"sampler": TPE}, "sampler='tpe': only residual uses source studies; leave out learn_from"),
+    (
+        ("s",),
+        {"goals": make_goals(["goodput"], ["p99_tpot_ms<5"])},
+        "learn_from='s': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
+    ),
+]
 
 
-def test_a_simulated_study_is_no_source_of_a_measured_one(bench: Bench) -> None:
-    bench.run(peak_at_16, trials=3)
+def test_an_unsuitable_source_is_refused(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=3, confirm_rounds=0)
     store = bench.store()
+    for names, changes, message in UNSUITABLE:
+        with pytest.raises(UserError) as refused:
+            source_studies(store, bench.spec(name="new", learn_from=names, **changes), ENGINE)
+        assert str(refused.value) == message
     with pytest.raises(UserError, match="'s': it was simulated, this study is measured; leave it out"):
         source_studies(
             store, bench.spec(name="new", learn_from=("s",)), replace(ENGINE, provenance=Provenance.MEASURED)
@@ -311,12 +303,12 @@ def test_a_source_trial_is_predicted_by_its_command(bench: Bench) -> None:
     assert predict(replace(trial, outcome=replace(trial.outcome, argv=()))) is None
 
 
-@pytest.mark.parametrize("hardware", ["a card of tomorrow", "cpu"])
-def test_a_source_on_an_unsupported_gpu_has_no_predictions(bench: Bench, hardware: str) -> None:
-    bench.run(peak_at_16, trials=1)
+def test_a_source_on_an_unsupported_gpu_has_no_predictions(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=1, confirm_rounds=0)
     store = bench.store()
     record = store.study("s")
     store.close()
     assert record is not None
     assert hardware_named("cpu").tflops == {}
-    assert simulator_prior_of_source(on_a_t4(record, hardware=hardware), bench.spec(), None) is None
+    for hardware in ("a card of tomorrow", "cpu"):
+        assert simulator_prior_of_source(on_a_t4(record, hardware=hardware), bench.spec(), None) is None
