@@ -220,7 +220,7 @@ def _header(script: ServeScript) -> str:
     engine = script.program.title
     usage = "--help shows the usage, --verify measures the server again."
     title = f"Starts the {engine} server of a tuner study. {usage}"
-    needed = (("needs", line) for line in installed_notes(Deployment(script)))
+    needed = (("needs", line) for line in installed_notes(Deployment(**vars(script))))
     rows = [*header_rows(script), *needed, *(("traffic", line) for line in _carried(script))]
     return "\n".join(header_lines(script, title, rows))
 

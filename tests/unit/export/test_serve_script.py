@@ -529,7 +529,7 @@ def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
     assert (made.startup_s, made.start_limit_s) == (95.5, 600)
     assert deployment_of(study(), 2, records).start_limit_s == 1200
     assert deployment_of(study(), 1, [started(1, 0)]).startup_s is None
-    assert made.script == serve_script_of(study(), 1, records)
+    assert vars(serve_script_of(study(), 1, records)).items() <= vars(made).items()
 
 
 @pytest.mark.parametrize(

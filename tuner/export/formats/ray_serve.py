@@ -92,7 +92,7 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
 
 
 def _notes(deployment: Deployment, kept: dict[str, Any], stem: str) -> list[str]:
-    version = deployment.vllm_version
+    version = deployment.public_version
     notes = [
         f"start it: serve deploy {stem}.yaml (needs ray[llm] and vllm=={version} on every node)",
         "a release of ray[llm] supports one version of vLLM; take the one that requires this or the nearest",
@@ -178,7 +178,7 @@ def _json_or_text(text: str) -> object:
 def _hardware(deployment: Deployment) -> dict[str, Any]:
     if deployment.on_cpu:
         return {"accelerator_config": {"kind": "cpu"}}
-    words = re.split(r"[\s-]+", deployment.script.card.upper())
+    words = re.split(r"[\s-]+", deployment.card.upper())
     card = next((name for name in CARDS if name in words), "A10G" if "A10" in words else None)
     return {} if card is None else {"accelerator_type": card}
 

@@ -98,11 +98,11 @@ def _value(values: tuple[str, ...]) -> Value:
 
 
 def _environment(deployment: Deployment, stem: str) -> tuple[File, ...]:
-    if not deployment.environment:
+    if not deployment.variables:
         return ()
-    for name in deployment.environment:
+    for name in deployment.variables:
         if not _VARIABLE.fullmatch(name):
             raise refused(FORMAT, f"no shell can set the variable {name!r}")
     title = f"Variables of the server of {stem}.yaml; read them with `set -a; . ./{stem}.env; set +a`."
-    lines = [f"{name}={shell_quoted(value, deployment.references)}" for name, value in deployment.environment.items()]
+    lines = [f"{name}={shell_quoted(value, deployment.references)}" for name, value in deployment.variables.items()]
     return (File(heading(deployment, title) + "\n".join([*lines, ""]), suffix=".env"),)
