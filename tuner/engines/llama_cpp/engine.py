@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -216,14 +216,14 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^ +(\w+): .+\(\d+ MiB", re.MULTILINE)
 
 
-def find_server(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+def find_server(given: str | None) -> Path:
     """Return the server to run: the given one, TUNER_LLAMA_SERVER, the one on PATH, or that of the package `xllamacpp`.
 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
     remedy = "name the llama-server program itself"
-    found = find_named("llama_server", given, VARIABLE, remedy, PROGRAM.name, environment)
+    found = find_named("llama_server", given, VARIABLE, remedy, PROGRAM.name)
     if found is not None:
         return found
     beside = Path(sys.executable).with_name(LAUNCHER)
