@@ -8,10 +8,10 @@ from search_spaces.schema import VLLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import PORT, File, heading, installed_notes, reads_hub, refused, split_references
+from tuner.export.quoting import VARIABLE_NAME
 from tuner.processes.secrets import referenced
 
 FORMAT = "systemd"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
@@ -83,7 +83,7 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
     plain = {name: value for name, value in deployment.variables.items() if not referenced([value]) & known}
     secret = {name: value for name, value in deployment.variables.items() if name not in plain}
     for name in plain:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
     cache = f"/var/cache/{stem}"
     caches = {"HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
