@@ -63,10 +63,11 @@ No short name belongs to parameters of two engines. Other flags may clash: `-n` 
 """
 
 _NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
-_SUFFIX_FACTORS = {
+SUFFIX_FACTORS = {
     **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
     **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
 }
+"""vLLM's suffixes of whole numbers."""
 
 _ATTENTION_COPIES, _ATTENTION_SIZE = "--enable-dp-attention", "--attention-data-parallel-size"
 
@@ -108,7 +109,7 @@ def long_name(name: str) -> str:
 def whole_number(text: str) -> int | None:
     """Return a whole number with vLLM's suffixes, 16k is 16,000 and 16K is 16,384; None for another text."""
     match = _NUMBER_WITH_SUFFIX.fullmatch(text)
-    value = math.inf if match is None else float(match[1]) * _SUFFIX_FACTORS[match[2]]
+    value = math.inf if match is None else float(match[1]) * SUFFIX_FACTORS[match[2]]
     return int(value) if math.isfinite(value) and value == int(value) else None
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage.errors import StorageError, database_reason, first_line
+from storage.tables import METADATA
 
 VERSION_TABLE = "tuner_alembic_version"
 BUSY_TIMEOUT_S = 30
@@ -260,6 +261,7 @@ def _try_wal(engine: Engine) -> str:
 
 
 def _migrate(connection: Connection) -> None:
+    """Create today's tables in a database that has none, or migrate those of an older version."""
     config = Config()  # replaces the file alembic.ini
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -274,4 +276,8 @@ def _migrate(connection: Connection) -> None:
             f"version's is {head}): upgrade the tuner, or use another database"
         )
     with _UPGRADE_LOCK:
-        command.upgrade(config, "head")
+        if current is None:
+            METADATA.create_all(connection, checkfirst=False)
+            command.stamp(config, "head")
+        else:
+            command.upgrade(config, "head")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,9 +18,12 @@ from search_spaces import (
     NumberRange,
     ParameterValue,
     Rendered,
+    ResolvedSpace,
     Space,
     ValueTrial,
     hardware_named,
+    load_space,
+    space_names,
 )
 from search_spaces.parameter import same_value
 from tuner.engines.server.flags import ServeFlags, load_flags
@@ -99,6 +104,33 @@ def generous(hardware: str, version: str) -> Context:
         draft_model="a/draft",
         checkpoints={method: f"quantized/{method}" for method in ("awq", "gptq", "compressed-tensors")},
     )
+
+
+def engine_context(engine: str, card: str, version: str, *packages: str, **facts: Any) -> Context:
+    """Return the context of a study of another engine than vLLM; the facts are fields of it."""
+    context = Context(
+        hardware=hardware_named(card),
+        engine_version=version,
+        model=QWEN,
+        packages=frozenset(packages),
+        concurrency=50,
+        input_len=512,
+        output_len=512,
+        engine=engine,
+        cores=16,
+    )
+    return replace(context, **facts)
+
+
+def values(space: ResolvedSpace, name: str) -> tuple[ParameterValue, ...]:
+    """Return the values that a parameter offers; none if it is not offered."""
+    return next((each.values for each in space.parameters if each.name == name), ())
+
+
+def reason(space: ResolvedSpace, name: str, value: ParameterValue = None) -> str:
+    """Return why a value, or without one the whole parameter, is not offered."""
+    (dropped,) = [d for d in space.dropped if d.parameter == name and d.value == value]
+    return dropped.reason
 
 
 CONTEXTS = [("cpu", "0.32.0+cpu"), ("t4", "0.15.1"), ("t4", "0.25.1"), ("l4", "0.25.1"), ("h200", "0.25.1")]
@@ -216,3 +248,41 @@ class SpaceContract:
         assert not same_value(1, True)
         assert not same_value(1, 1.0)
         assert same_value(None, None)
+
+
+class EngineSpaceContract(SpaceContract):
+    """Tests of the one space of an engine; a subclass sets the attributes.
+
+    Attributes:
+        name: of the space and of its engine.
+        made: the context of the tests.
+        cards: on which the space is resolved with every flag that it declares.
+        excluded: configurations, each with the one rule that it breaks.
+        allowed: configurations that break none.
+    """
+
+    name: ClassVar[str]
+    made: ClassVar[Context]
+    cards: ClassVar[tuple[str, str]]
+    excluded: ClassVar[Sequence[tuple[Mapping[str, ParameterValue], str]]]
+    allowed: ClassVar[Sequence[Mapping[str, ParameterValue]]]
+
+    @pytest.fixture
+    def space(self) -> Space:
+        return load_space(self.name)
+
+    @pytest.fixture(params=(0, 1))
+    def context(self, request: pytest.FixtureRequest, space: Space) -> Context:
+        words = str(space.to_dict()).replace("'", " ").split()
+        flags = frozenset(word for word in words if word.startswith("--"))
+        return replace(self.made, hardware=hardware_named(self.cards[request.param]), cores=None, flags=flags)
+
+    def test_the_space_names_its_engine(self, space: Space) -> None:
+        assert space.engine == self.name
+        assert space_names(self.name) == [self.name]
+
+    def test_rules_exclude_and_allow(self, space: Space) -> None:
+        resolved = space.resolve(self.made)
+        found = [(config, *(each.rule for each in resolved.violations(config))) for config, _ in self.excluded]
+        assert found == list(self.excluded)
+        assert [config for config in self.allowed if resolved.violations(config)] == []

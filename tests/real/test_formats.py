@@ -165,7 +165,7 @@ def test_the_configuration_starts_a_server_that_answers(vllm: Path, made: Deploy
 @pytest.mark.release
 def test_the_command_of_the_unit_starts_a_server_that_answers(vllm: Path, made: Deployment, tmp_path: Path) -> None:
     """No systemd runs here: its own dump of the unit has the words, and its documented rules expand them."""
-    program = Deployment(replace(made.script, executable=str(vllm)), made.startup_s)
+    program = replace(made, executable=str(vllm))
     path = write("systemd", program, tmp_path)
     text = dumped(path)
     command = next(line for line in re.findall(r"Command Line: (.*)", text) if " serve " in line)

@@ -7,14 +7,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
-from records.trials import Provenance
 from search_spaces.argv import one_spelling, value_after
 from search_spaces.render import gpus_of, without_instances
 from tuner.export.serve_script import ServeScript
-from tuner.scoring.goals import Slo
 
 START_MARGIN = 4
 """A start may take this many times as long as the study's: a new machine has no compile cache and other disks."""
@@ -40,34 +37,17 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Deployment:
-    """A server to deploy.
+class Deployment(ServeScript):
+    """A server to deploy: the contents of its script, from which all formats take words, variables and facts.
 
     Attributes:
-        script: the script of the same trial, from whose records all formats take words, variables and facts.
         startup_s: the longest start-up of the trial in seconds, measured or simulated as the numbers are; None if it
             was not recorded.
         weights_gib: memory of the model's weights in GiB; None if it was not recorded.
     """
 
-    script: ServeScript
     startup_s: float | None = None
     weights_gib: float | None = None
-
-    @property
-    def study(self) -> str:
-        """Name of the study."""
-        return self.script.study
-
-    @property
-    def trial(self) -> int:
-        """Number of the trial."""
-        return self.script.trial
-
-    @property
-    def model(self) -> str:
-        """Folder or hub name of the model."""
-        return self.script.model
 
     @property
     def model_folder(self) -> str | None:
@@ -82,14 +62,9 @@ class Deployment:
         return tuple(dict.fromkeys((*own, *(path for path in found if not path.startswith(_OF_THE_SYSTEM)))))
 
     @property
-    def served_name(self) -> str:
-        """Name of the model in requests."""
-        return self.script.served_name
-
-    @property
     def words(self) -> tuple[str, ...]:
         """The arguments of one server after the program and its subcommand: the model, its served name, and flags."""
-        words = self.script.server_words[len(self.script.program.subcommand) :]
+        words = self.server_words[len(self.program.subcommand) :]
         return words if self.instances == 1 else without_instances(words)
 
     @property
@@ -99,14 +74,10 @@ class Deployment:
         The program of a user's command, and the Python of SGLang, are the files that the study ran: one on the PATH
         may be another. Options are left out, which the program reads from a file.
         """
-        program = self.script.program
-        if program.command:
-            return (self.script.executable or program.name, *program.on_default_port(self.script.server_words))
-        if program.recorded_first:
-            return (self.script.executable or program.name, *self.script.server_words)
-        if program.options:
-            return (program.name, *self.script.plain_words)
-        return (program.name, *self.script.server_words)
+        if self.program.command:
+            return (self.executable or self.program.name, *self.program.on_default_port(self.server_words))
+        named = self.executable if self.program.recorded_first else None
+        return (named or self.program.name, *self.plain_words)
 
     @property
     def flag_words(self) -> tuple[str, ...]:
@@ -119,54 +90,9 @@ class Deployment:
         return arguments_of(self.flag_words)
 
     @property
-    def environment(self) -> dict[str, str]:
-        """The server's variables, in the order of their names."""
-        return self.script.variables
-
-    @property
-    def references(self) -> frozenset[str]:
-        """Variables that words and values refer to as `${NAME}`: secrets, which no file contains."""
-        return self.script.references
-
-    @property
-    def vllm_version(self) -> str:
-        """vLLM's public version, without a local part such as `+cpu`."""
-        return self.script.vllm_version.partition("+")[0]
-
-    @property
-    def device(self) -> str:
-        """Card or CPU of the trial."""
-        return self.script.device
-
-    @property
-    def drivers(self) -> tuple[str, ...]:
-        """Versions of the card's driver; empty if they are not known."""
-        return self.script.drivers
-
-    @property
-    def date(self) -> date:
-        """Day of the trial."""
-        return self.script.date
-
-    @property
-    def provenance(self) -> Provenance:
-        """Of the numbers and of the start-up time."""
-        return self.script.provenance
-
-    @property
-    def numbers(self) -> tuple[tuple[str, str], ...]:
-        """Labels with values and units."""
-        return self.script.numbers
-
-    @property
-    def slos(self) -> tuple[Slo, ...]:
-        """SLOs of the study."""
-        return self.script.slos
-
-    @property
-    def verdict(self) -> str:
-        """Result of the study."""
-        return self.script.verdict
+    def public_version(self) -> str:
+        """vLLM's version without a local part such as `+cpu`."""
+        return self.vllm_version.partition("+")[0]
 
     @property
     def on_cpu(self) -> bool:
@@ -174,21 +100,16 @@ class Deployment:
         return self.device == "cpu"
 
     @property
-    def gpus(self) -> int:
+    def gpus_of_server(self) -> int:
         """GPUs of one server: those of its tensor, pipeline and data parallelism; 0 on a CPU."""
         if self.on_cpu:
             return 0
         return gpus_of([word for each in self.arguments for word in (each.flag, *each.values)])
 
     @property
-    def instances(self) -> int:
-        """The servers behind one address."""
-        return self.script.instances
-
-    @property
     def shares_gpus(self) -> bool:
         """Whether several instances had a GPU together, or the cores of one machine."""
-        return self.instances > 1 and (self.on_cpu or self.gpus * self.instances > self.script.gpus)
+        return self.instances > 1 and (self.on_cpu or self.gpus_of_server * self.instances > self.gpus)
 
     def last_value(self, flag: str) -> str | None:
         """Return the last value of a flag by its long name; None without the flag."""

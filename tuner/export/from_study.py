@@ -121,7 +121,7 @@ def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord
     own = [each.outcome for each in records if each.number == number and each.outcome is not None]
     weights = [each.server.weights_gib for each in own if each.server is not None]
     return Deployment(
-        script,
+        **vars(script),
         startup_s=max((each.timings[Phase.READY] for each in own if Phase.READY in each.timings), default=None),
         weights_gib=max((each for each in weights if each is not None), default=None),
     )

@@ -33,6 +33,9 @@ _PLACEHOLDER_VALUES = {
     VLLM_PLACEHOLDER: '"$VLLM"',
 }
 _PLACEHOLDERS = re.compile(f"({'|'.join(_PLACEHOLDER_VALUES)})")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What a shell, systemd and Ray can set as a variable."""
+
 _UNQUOTED = re.compile(r"[\w./:-]+", re.ASCII)
 _KEYWORDS = frozenset(
     {

@@ -18,7 +18,7 @@ from tuner.engines.vllm.nodes import headless
 from tuner.errors import EXIT_INCONCLUSIVE
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import installed_notes
-from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text, quoted_within
+from tuner.export.quoting import VARIABLE_NAME, array_lines, escape_unprintable, quote_word, quoted_text, quoted_within
 from tuner.export.references import INCONCLUSIVE, NOISY, NOISY_BENCHMARKS
 from tuner.export.serve_script import ServeScript, header_lines, header_rows
 from tuner.export.verification import CarriedTraffic
@@ -161,7 +161,6 @@ LOAD_SEED_STRIDE = 100
 """Between the seeds of two repeats of traffic; each workload of a suite takes the next seed."""
 
 _TEMPLATES = Path(__file__).parent
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BASH_VARIABLES = frozenset(
     {
         *("_", "COMP_WORDBREAKS", "DIRSTACK", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS"),
@@ -197,7 +196,7 @@ def _assigned(script: ServeScript) -> str:
 
 def _exportable(name: str) -> bool:
     """Return whether the script can export a variable; its own arrays and constants have lower-case names."""
-    if not _VARIABLE_NAME.fullmatch(name) or name in _BASH_VARIABLES:
+    if not VARIABLE_NAME.fullmatch(name) or name in _BASH_VARIABLES:
         return False
     return not name.startswith(("BASH", "LC_", "recorded_", "server_words"))
 
@@ -220,7 +219,7 @@ def _header(script: ServeScript) -> str:
     engine = script.program.title
     usage = "--help shows the usage, --verify measures the server again."
     title = f"Starts the {engine} server of a tuner study. {usage}"
-    needed = (("needs", line) for line in installed_notes(Deployment(script)))
+    needed = (("needs", line) for line in installed_notes(Deployment(**vars(script))))
     rows = [*header_rows(script), *needed, *(("traffic", line) for line in _carried(script))]
     return "\n".join(header_lines(script, title, rows))
 

@@ -98,8 +98,8 @@ class Started:
 
 
 def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
-    """Return a deployment; the changes are fields of its script."""
-    return Deployment(replace(a_script(), **changes), startup_s)
+    """Return a deployment; the changes are fields of it."""
+    return Deployment(**vars(a_script(**changes)), startup_s=startup_s)
 
 
 def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:
@@ -171,7 +171,7 @@ class FormatContract:
         made = deployment(argv=words, environment=self.possible(environment))
         found = self.read(self.write(tmp_path, made), {})
         assert self.canonical(found.words) == self.expected(made, words)
-        assert made.environment.items() <= found.environment.items()
+        assert made.variables.items() <= found.environment.items()
 
     def possible(self, environment: dict[str, str]) -> dict[str, str]:
         """Return the variables that the format can hold."""

@@ -24,7 +24,7 @@ from tuner.engines.openai.kind import OPENAI
 from tuner.engines.simulator.client import refuse_unmodelled
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.engines.simulator.precision import NotSimulated, require_simulated
-from tuner.engines.simulator.serve_config import refusal_of_every_trial
+from tuner.engines.simulator.serve_config import CommandLine
 from tuner.engines.user_command import read_command
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
@@ -195,10 +195,8 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
     longest = longest_context(shape, VLLM, server.arguments, release)
     if longest is not None and plan.workload.longest_request > longest:
         raise too_long(plan.workload, longest)
-    refusal = refusal_of_every_trial(
-        server.arguments, server.environment, shape, card, release, SIMULATED_PACKAGES, settings.gpus
-    )
-    if refusal is not None:
+    given = (server.arguments, server.environment, shape, card, release, SIMULATED_PACKAGES, settings.gpus)
+    if (refusal := CommandLine(*given).refusal_of_every_trial()) is not None:
         raise SettingError("server_arguments", None, refusal, "change the flags after `--`")
     for request_class in request_classes(plan.workload):
         refuse_unmodelled(request_class)

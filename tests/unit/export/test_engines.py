@@ -255,7 +255,7 @@ def test_in_a_study_of_both_the_generator_sends_the_tokens_that_both_have(engine
 def test_the_command_is_one_line(tmp_path: Path, engine: str, executable: str | None, line: str) -> None:
     program = program_of(engine, COMMAND if engine == "openai" else (), () if executable is None else (executable,))
     script = script_of(engine, executable, program=program, folder="/a folder" if engine == "openai" else None)
-    write_deployment(FORMATS["command"], Deployment(script), tmp_path / "command.sh")
+    write_deployment(FORMATS["command"], Deployment(**vars(script)), tmp_path / "command.sh")
     assert (tmp_path / "command.sh").read_text().splitlines()[-1] == line
 
 
@@ -296,8 +296,8 @@ def test_the_command_is_one_line(tmp_path: Path, engine: str, executable: str | 
     ],
 )
 def test_the_unit_has_no_settings_of_vllm(tmp_path: Path, engine: str, lines: tuple[str, ...]) -> None:
-    options = OPTIONS if engine == "tensorrt-llm" else ()
-    made = Deployment(script_of(engine, "/opt/serve", options, folder="/a folder/50%" if engine == "openai" else None))
+    options, folder = OPTIONS if engine == "tensorrt-llm" else (), "/a folder/50%" if engine == "openai" else None
+    made = Deployment(**vars(script_of(engine, "/opt/serve", options, folder=folder)))
     paths = write_deployment(FORMATS["systemd"], made, tmp_path / "demo.service")
     unit = (tmp_path / "demo.service").read_text()
     assert [line for line in lines if line not in unit] == [], unit
@@ -329,7 +329,7 @@ def test_the_script_hands_options_to_trtllm_serve_as_a_file_that_leaves_nothing(
 
 def test_the_command_of_trtllm_serve_has_the_options_in_a_here_string(tmp_path: Path) -> None:
     stub = stub_in(tmp_path / "bin", "trtllm-serve")
-    made = Deployment(script_of("tensorrt-llm", "/venv/bin/trtllm-serve", ODD_OPTIONS))
+    made = Deployment(**vars(script_of("tensorrt-llm", "/venv/bin/trtllm-serve", ODD_OPTIONS)))
     write_deployment(FORMATS["command"], made, tmp_path / "command.sh")
     line = (tmp_path / "command.sh").read_text().splitlines()[-1]
     words = ["trtllm-serve", "serve", MODEL, *FLAGS["tensorrt-llm"], "--extra_llm_api_options", "/dev/fd/7"]

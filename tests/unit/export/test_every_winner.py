@@ -91,7 +91,7 @@ def check(form: str, drawn: Winner, folder: Path, tools: Path) -> str:
             write_deployment(FORMATS[form], drawn.deployment, path)
         return f"refused: {re.sub(r'[0-9]+', 'N', expected)}"
     if form == SCRIPT:
-        write_serve_script(drawn.deployment.script, path)
+        write_serve_script(drawn.deployment, path)
     else:
         write_deployment(FORMATS[form], drawn.deployment, path)
     if form in ANY_ENGINE:
@@ -105,7 +105,7 @@ def check(form: str, drawn: Winner, folder: Path, tools: Path) -> str:
 def as_vllm_reads(form: str, drawn: Winner, reader: FormatContract, path: Path) -> None:
     """Check what a format's own program reads for `vllm serve`."""
     found, flags = reader.read(path, {}), without_instances(drawn.flags)
-    version = drawn.deployment.vllm_version
+    version = drawn.deployment.public_version
     if form == "ray-serve":
         flags = tuple(taken_by_ray(flags))
         fields = {each.flag.removeprefix("--").replace("-", "_") for each in arguments_of(found.words)}
@@ -116,7 +116,7 @@ def as_vllm_reads(form: str, drawn: Winner, reader: FormatContract, path: Path) 
     assert reader.canonical(found.words) == reader.canonical(expected)
     assert drawn.environment.items() <= found.environment.items()
     assert recorded_flags(version).problem(flags) is None
-    if form in ("kubernetes", "kserve") and drawn.deployment.gpus:
+    if form in ("kubernetes", "kserve") and drawn.deployment.gpus_of_server:
         card = drawn.deployment.device.rpartition("× ")[2].replace(" ", "-")
         assert f"nvidia.com/gpu.product: {card}\n" in path.read_text(encoding="utf-8").replace("'", "")
     if form in CONTAINERS:
@@ -219,7 +219,7 @@ def test_many_winners_are_read_back_or_refused(count: int, name: str, form: str,
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_shellcheck_finds_nothing_in_the_scripts(name: str, tmp_path: Path) -> None:
     made = winner(launchers("/opt")[name], 0).deployment
-    write_serve_script(made.script, tmp_path / "best_serve.sh")
+    write_serve_script(made, tmp_path / "best_serve.sh")
     write_deployment(FORMATS["command"], made, tmp_path / "command.sh")
     words = [str(needed("shellcheck")), str(tmp_path / "best_serve.sh"), str(tmp_path / "command.sh")]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "LANG": "C.UTF-8"}, timeout=120)

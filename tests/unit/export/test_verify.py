@@ -757,15 +757,15 @@ def test_words_are_grouped_as_argparse_does() -> None:
 
 
 def test_gpus_are_those_of_all_kinds_of_parallelism() -> None:
-    assert deployment(argv=()).gpus == 1
-    assert deployment(argv=("-tp", "4", "--data_parallel_size=2")).gpus == 8
-    assert deployment(argv=("--tensor-parallel-size", "two")).gpus == 1
-    assert deployment(argv=("-tp", "4"), device="cpu").gpus == 0
+    assert deployment(argv=()).gpus_of_server == 1
+    assert deployment(argv=("-tp", "4", "--data_parallel_size=2")).gpus_of_server == 8
+    assert deployment(argv=("--tensor-parallel-size", "two")).gpus_of_server == 1
+    assert deployment(argv=("-tp", "4"), device="cpu").gpus_of_server == 0
 
 
 @pytest.mark.parametrize("device", ["NVIDIA L4", "2 × NVIDIA L4", "2 nodes of NVIDIA L4", "2 nodes of 4 × NVIDIA L4"])
 def test_the_card_is_one_of_several(device: str) -> None:
-    assert deployment(device=device).script.card == "NVIDIA L4"
+    assert deployment(device=device).card == "NVIDIA L4"
 
 
 def test_flags_exclude_model_and_name() -> None:
@@ -777,4 +777,4 @@ def test_flags_exclude_model_and_name() -> None:
 
 
 def test_the_version_has_no_local_part() -> None:
-    assert deployment(vllm_version="0.32.0+cpu").vllm_version == "0.32.0"
+    assert deployment(vllm_version="0.32.0+cpu").public_version == "0.32.0"

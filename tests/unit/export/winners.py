@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from records.trials import Phase, Provenance, Repeat, ServerFacts, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from search_spaces.catalogue.hardware import hardware_named
 from search_spaces.expressions import Context
 from search_spaces.loader import load_space
 from search_spaces.render import INSTANCES, gpus_of
 from search_spaces.schema import VLLM
 from search_spaces.space import ResolvedSpace
-from tests.contracts.space_contract import QWEN, RandomTrial, generous
+from tests.contracts.space_contract import RandomTrial, engine_context, generous
 from tuner.engines.command_line import program_of
 from tuner.engines.kind import Program
 from tuner.engines.llama_cpp.kind import LAUNCHER
@@ -30,6 +29,7 @@ MODEL = "org/model"
 COMMAND = ("serve", "{model}", "{flags}", "--listen={host}:{port}", "--", "it's")
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 CARDS = (("t4", "0.15.1"), ("l4", "0.25.1"), ("h200", "0.25.1"), ("a100", "0.15.1"), ("h200", "0.32.0+cpu"))
+FP8 = {"fp8": "quantized/fp8"}
 _LOAD = ClosedLoop(max_concurrency=50, num_prompts=200, input_len=512, output_len=512)
 
 
@@ -76,21 +76,6 @@ def _vllm(gpus: int) -> Callable[[random.Random], Context]:
     return context
 
 
-def _other(engine: str, card: str, version: str, packages: frozenset[str] = frozenset()) -> Context:
-    return Context(
-        hardware=hardware_named(card),
-        engine_version=version,
-        model=QWEN,
-        packages=packages,
-        concurrency=50,
-        input_len=512,
-        output_len=512,
-        engine=engine,
-        cores=16,
-        checkpoints={} if engine == "llama.cpp" else {"fp8": "quantized/fp8"},
-    )
-
-
 def _in(folder: str, *names: str) -> Callable[[random.Random], str]:
     return lambda choice: f"{folder}/{choice.choice(names)}"
 
@@ -98,7 +83,7 @@ def _in(folder: str, *names: str) -> Callable[[random.Random], str]:
 def launchers(folder: str) -> dict[str, Launcher]:
     """Return the launchers by name; their programs are in a folder."""
     vllm, several = _in(folder, "vllm"), _in(folder, "tuner-vllm-instances")
-    llama = _other("llama.cpp", "cpu", "6711")
+    llama = engine_context("llama.cpp", "cpu", "6711")
     return {
         "vllm": Launcher(VLLM, "vllm-extra", _vllm(1), vllm),
         "vllm-cpu": Launcher(VLLM, "cpu", lambda _: generous("cpu", "0.32.0+cpu"), vllm),
@@ -114,13 +99,13 @@ def launchers(folder: str) -> dict[str, Launcher]:
         "sglang": Launcher(
             "sglang",
             "sglang",
-            lambda _: replace(_other("SGLang", "h200", "0.5.17", frozenset({"flashinfer", "sgl_kernel"})), gpus=4),
+            lambda _: engine_context("SGLang", "h200", "0.5.17", "flashinfer", "sgl_kernel", checkpoints=FP8, gpus=4),
             _in(folder, "python3"),
         ),
         "tensorrt-llm": Launcher(
             "tensorrt-llm",
             "tensorrt-llm",
-            lambda _: _other("TensorRT-LLM", "h200", "1.3.0rc7", frozenset({"flashinfer"})),
+            lambda _: engine_context("TensorRT-LLM", "h200", "1.3.0rc7", "flashinfer", checkpoints=FP8),
             _in(folder, "trtllm-serve"),
         ),
         "command": Launcher("openai", "llama.cpp", lambda _: llama, _in(folder, "serve"), command=COMMAND),

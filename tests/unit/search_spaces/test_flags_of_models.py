@@ -14,7 +14,7 @@ import pytest
 
 from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, hardware_named, load_space
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
-from tests.contracts.space_contract import QWEN, generous, recorded_flags
+from tests.contracts.space_contract import QWEN, generous, reason, recorded_flags, values
 
 VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
 PACKAGES = frozenset({"flashinfer", "deep_gemm", "deep_ep"})
@@ -47,15 +47,6 @@ def space(model: ModelShape, card: str = "h200", version: str = "0.32.0+cpu", **
     context = replace(generous(card, version), model=model, packages=PACKAGES, checkpoints={}, draft_model=None)
     name, wanted = facts.pop("name", "vllm"), facts.pop("wanted", ())
     return load_space(name).resolve(replace(context, **facts), wanted=wanted)
-
-
-def values(resolved: ResolvedSpace, name: str) -> tuple[ParameterValue, ...]:
-    return next((each.values for each in resolved.parameters if each.name == name), ())
-
-
-def reason(resolved: ResolvedSpace, name: str, value: ParameterValue = None) -> str:
-    (dropped,) = [d for d in resolved.dropped if d.parameter == name and d.value == value]
-    return dropped.reason
 
 
 def broken(resolved: ResolvedSpace, **config: ParameterValue) -> list[str]:

@@ -7,54 +7,43 @@ from dataclasses import replace
 import pytest
 
 from search_spaces import (
-    Context,
-    ModelShape,
     ParameterValue,
     ResolvedSpace,
-    Space,
     SpaceError,
     hardware_named,
     load_space,
-    space_names,
 )
 from search_spaces.loader import parse_space
-from tests.contracts.space_contract import SpaceContract
+from tests.contracts.space_contract import QWEN, EngineSpaceContract, engine_context, reason, values
 
-QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "float16", None)
-CONTEXT = Context(
-    hardware=hardware_named("cpu"),
-    engine_version="2026.10.11549",
-    model=QWEN,
-    packages=frozenset(),
-    concurrency=16,
-    input_len=128,
-    output_len=64,
-    engine="llama.cpp",
-    cores=4,
-)
+SHORT = {"concurrency": 16, "input_len": 128, "output_len": 64}
+CONTEXT = engine_context("llama.cpp", "cpu", "2026.10.11549", model=replace(QWEN, dtype="float16"), cores=4, **SHORT)
 
 
-class TestContract(SpaceContract):
-    @pytest.fixture
-    def space(self) -> Space:
-        return load_space("llama.cpp")
-
-    @pytest.fixture(params=("cpu", "h200"))
-    def context(self, request: pytest.FixtureRequest) -> Context:
-        declared = str(load_space("llama.cpp").to_dict()).replace("'", " ").split()
-        flags = frozenset(word for word in declared if word.startswith("--"))
-        return replace(CONTEXT, hardware=hardware_named(request.param), cores=None, flags=flags)
+class TestContract(EngineSpaceContract):
+    name, made, cards = "llama.cpp", CONTEXT, ("cpu", "h200")
+    excluded = (
+        # Eight slots of 1024 tokens together have 128 each; a request has 128 + 64.
+        ({"parallel": 8, "ctx_size": 1024}, "slot-below-load"),
+        # The shared cache of the four default slots must hold four requests of 192 tokens: 768.
+        ({"parallel": 16, "kv_unified": True, "ctx_size": 2048}, "context-below-load"),
+        ({"ubatch_size": 512, "batch_size": 256}, "ubatch-above-batch"),
+        ({"batch_size": 256}, "ubatch-above-batch"),
+        ({"cache_type_v": "q8_0", "flash_attn": "off"}, "quantized-values-without-flash-attention"),
+        ({"batch_size": 32, "ubatch_size": 32, "parallel": 64}, "batch-below-slots"),
+    )
+    allowed = (
+        {"parallel": 4, "ctx_size": 1024},
+        {"parallel": 16, "kv_unified": True, "ctx_size": 4096},
+        {"cache_type_k": "q8_0", "flash_attn": "off"},
+        {"cache_type_v": "q8_0"},
+        {"batch_size": 256, "ubatch_size": 256},
+    )
 
 
 @pytest.fixture
 def space() -> ResolvedSpace:
     return load_space("llama.cpp").resolve(CONTEXT)
-
-
-def test_the_space_names_its_engine() -> None:
-    assert load_space("llama.cpp").engine == "llama.cpp"
-    assert load_space("vllm").engine == "vllm"
-    assert space_names("llama.cpp") == ["llama.cpp"]
 
 
 def test_the_engine_is_part_of_what_a_study_stores_only_where_it_is_not_vllm() -> None:
@@ -91,40 +80,8 @@ def test_a_configuration_renders_to_llama_server_s_flags(
     assert space.render(config).argv == argv
 
 
-@pytest.mark.parametrize(
-    ("config", "rule"),
-    [
-        # Eight slots of 1024 tokens together have 128 each; a request has 128 + 64.
-        ({"parallel": 8, "ctx_size": 1024}, "slot-below-load"),
-        # The shared cache of the four default slots must hold four requests of 192 tokens: 768.
-        ({"parallel": 16, "kv_unified": True, "ctx_size": 2048}, "context-below-load"),
-        ({"ubatch_size": 512, "batch_size": 256}, "ubatch-above-batch"),
-        ({"batch_size": 256}, "ubatch-above-batch"),
-        ({"cache_type_v": "q8_0", "flash_attn": "off"}, "quantized-values-without-flash-attention"),
-        ({"batch_size": 32, "ubatch_size": 32, "parallel": 64}, "batch-below-slots"),
-    ],
-)
-def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, ParameterValue], rule: str) -> None:
-    assert [violation.rule for violation in space.violations(config)] == [rule]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"parallel": 4, "ctx_size": 1024},
-        {"parallel": 16, "kv_unified": True, "ctx_size": 4096},
-        {"cache_type_k": "q8_0", "flash_attn": "off"},
-        {"cache_type_v": "q8_0"},
-        {"batch_size": 256, "ubatch_size": 256},
-    ],
-)
-def test_a_rule_allows(space: ResolvedSpace, config: dict[str, ParameterValue]) -> None:
-    assert space.violations(config) == []
-
-
 def test_the_cores_limit_the_threads(space: ResolvedSpace) -> None:
-    threads = next(parameter for parameter in space.parameters if parameter.name == "threads")
-    assert threads.values == (None, 1, 2, 3, 4)
+    assert values(space, "threads") == (None, 1, 2, 3, 4)
 
 
 def test_a_head_that_is_no_multiple_of_a_block_has_no_quantized_cache() -> None:
@@ -137,8 +94,7 @@ def test_a_head_that_is_no_multiple_of_a_block_has_no_quantized_cache() -> None:
 def test_a_flag_that_an_older_server_lacks_is_not_offered() -> None:
     space = load_space("llama.cpp").resolve(replace(CONTEXT, engine_version="6000", flags=frozenset({"--parallel"})))
     assert [parameter.name for parameter in space.parameters] == ["parallel"]
-    reasons = {dropped.parameter: dropped.reason for dropped in space.dropped if dropped.value is None}
-    assert reasons["poll"] == "llama.cpp 6000 has no flag --poll"
+    assert reason(space, "poll") == "llama.cpp 6000 has no flag --poll"
 
 
 def test_a_model_that_does_not_fit_on_the_card_is_not_refused() -> None:

@@ -7,47 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
-from search_spaces import space_names as names_of
-from tests.contracts.space_contract import SpaceContract
+from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, hardware_named, load_space
+from tests.contracts.space_contract import QWEN, EngineSpaceContract, engine_context, values
 from tuner.engines.server.flags import load_flags
 
 FLAGS = Path(__file__).parents[2] / "data" / "sglang_flags"
 
-QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
-CONTEXT = Context(
-    hardware=hardware_named("h200"),
-    engine_version="0.5.17",
-    model=QWEN,
-    packages=frozenset({"flashinfer", "sgl_kernel"}),
-    concurrency=50,
-    input_len=512,
-    output_len=512,
-    engine="sglang",
-    cores=16,
-)
+CONTEXT = engine_context("sglang", "h200", "0.5.17", "flashinfer", "sgl_kernel")
 
 
-class TestContract(SpaceContract):
-    @pytest.fixture
-    def space(self) -> Space:
-        return load_space("sglang")
-
-    @pytest.fixture(params=("t4", "h200"))
-    def context(self, request: pytest.FixtureRequest) -> Context:
-        declared = str(load_space("sglang").to_dict()).replace("'", " ").split()
-        flags = frozenset(word for word in declared if word.startswith("--"))
-        return replace(CONTEXT, hardware=hardware_named(request.param), cores=None, flags=flags)
+class TestContract(EngineSpaceContract):
+    name, made, cards = "sglang", CONTEXT, ("t4", "h200")
+    excluded = (
+        ({"schedule_policy": "lpm", "radix_cache": False}, "cached-order-without-cache"),
+        ({"mixed_chunk": True, "chunked_prefill_size": -1}, "mixed-chunk-without-chunks"),
+        ({"mixed_chunk": True, "speculative": "NGRAM"}, "mixed-chunk-with-drafts"),
+        ({"graph_max_requests": 64, "max_running_requests": 32}, "graphs-above-requests"),
+        ({"speculative": "NGRAM", "page_size": 16, "attention_backend": "triton"}, "tree-with-pages"),
+    )
+    allowed = (
+        {"schedule_policy": "lof", "radix_cache": False},
+        {"max_running_requests": 32},
+        {"graph_max_requests": 32, "max_running_requests": 32},
+        {"speculative": "NGRAM", "page_size": 16, "attention_backend": "flashinfer"},
+        {"speculative": "NGRAM", "page_size": 16, "ngram_breadth": 1},
+    )
 
 
 @pytest.fixture
 def space() -> ResolvedSpace:
     return load_space("sglang").resolve(CONTEXT)
-
-
-def test_the_space_names_its_engine() -> None:
-    assert load_space("sglang").engine == "sglang"
-    assert names_of("sglang") == ["sglang"]
 
 
 @pytest.mark.parametrize(
@@ -86,34 +75,6 @@ def test_a_configuration_renders_to_sglang_s_flags(
 ) -> None:
     assert space.violations(config) == []
     assert space.render(config).argv == argv
-
-
-@pytest.mark.parametrize(
-    ("config", "rule"),
-    [
-        ({"schedule_policy": "lpm", "radix_cache": False}, "cached-order-without-cache"),
-        ({"mixed_chunk": True, "chunked_prefill_size": -1}, "mixed-chunk-without-chunks"),
-        ({"mixed_chunk": True, "speculative": "NGRAM"}, "mixed-chunk-with-drafts"),
-        ({"graph_max_requests": 64, "max_running_requests": 32}, "graphs-above-requests"),
-        ({"speculative": "NGRAM", "page_size": 16, "attention_backend": "triton"}, "tree-with-pages"),
-    ],
-)
-def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, ParameterValue], rule: str) -> None:
-    assert [violation.rule for violation in space.violations(config)] == [rule]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"schedule_policy": "lof", "radix_cache": False},
-        {"max_running_requests": 32},
-        {"graph_max_requests": 32, "max_running_requests": 32},
-        {"speculative": "NGRAM", "page_size": 16, "attention_backend": "flashinfer"},
-        {"speculative": "NGRAM", "page_size": 16, "ngram_breadth": 1},
-    ],
-)
-def test_a_rule_allows(space: ResolvedSpace, config: dict[str, ParameterValue]) -> None:
-    assert space.violations(config) == []
 
 
 @pytest.mark.parametrize(
@@ -190,8 +151,7 @@ def test_stages_run_without_the_overlap_that_sglang_turns_off_with_them() -> Non
 
 def test_kernels_that_the_card_or_the_installation_lacks_are_not_offered() -> None:
     def backends(context: Context) -> tuple[object, ...]:
-        space = load_space("sglang").resolve(context)
-        return next(each.values for each in space.parameters if each.name == "attention_backend")
+        return values(load_space("sglang").resolve(context), "attention_backend")
 
     assert backends(CONTEXT) == (None, "fa3", "flashinfer", "triton")
     assert backends(replace(CONTEXT, hardware=hardware_named("t4"))) == (None, "flashinfer", "triton")

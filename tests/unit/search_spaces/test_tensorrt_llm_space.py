@@ -7,49 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
-from search_spaces import space_names as names_of
-from tests.contracts.space_contract import SpaceContract
+from search_spaces import Context, ParameterValue, ResolvedSpace, hardware_named, load_space
+from tests.contracts.space_contract import EngineSpaceContract, engine_context, reason, values
 from tuner.engines.server.flags import load_flags
 from tuner.engines.tensorrt_llm.options import split_options
 
 NAME = "tensorrt-llm"
 FLAGS = Path(__file__).parents[2] / "data" / "tensorrt_llm_flags" / "sources.json"
-QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
-CONTEXT = Context(
-    hardware=hardware_named("h200"),
-    engine_version="1.3.0rc7",
-    model=QWEN,
-    packages=frozenset({"flashinfer"}),
-    concurrency=50,
-    input_len=512,
-    output_len=512,
-    engine="TensorRT-LLM",
-    cores=16,
-)
+CONTEXT = engine_context("TensorRT-LLM", "h200", "1.3.0rc7", "flashinfer")
 B200 = replace(hardware_named("h200"), name="NVIDIA B200", key="b200", compute_capability=(10, 0))
 
 
-class TestContract(SpaceContract):
-    @pytest.fixture
-    def space(self) -> Space:
-        return load_space(NAME)
-
-    @pytest.fixture(params=("a100", "h200"))
-    def context(self, request: pytest.FixtureRequest) -> Context:
-        declared = str(load_space(NAME).to_dict()).replace("'", " ").split()
-        flags = frozenset(word for word in declared if word.startswith("--"))
-        return replace(CONTEXT, hardware=hardware_named(request.param), cores=None, flags=flags)
+class TestContract(EngineSpaceContract):
+    name, made, cards = NAME, replace(CONTEXT, input_len=2000), ("a100", "h200")
+    excluded = (
+        ({"graph_max_batch": 64, "max_batch_size": 32}, "graphs-above-batch"),
+        ({"speculative": "NGram"}, "drafts-without-number"),
+        ({"max_num_tokens": 1024}, "prompt-above-tokens"),
+        ({"max_num_tokens": 1024, "chunked_prefill": False}, "prompt-above-tokens"),
+    )
+    allowed = (
+        {"max_batch_size": 32},
+        {"graph_max_batch": 32, "max_batch_size": 32},
+        {"max_num_tokens": 2048},
+        {"max_num_tokens": 1024, "chunked_prefill": True},
+    )
 
 
 @pytest.fixture
 def space() -> ResolvedSpace:
     return load_space(NAME).resolve(CONTEXT)
-
-
-def test_the_space_names_its_engine() -> None:
-    assert load_space(NAME).engine == NAME
-    assert names_of(NAME) == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -117,43 +104,15 @@ def test_a_configuration_renders_to_flags_and_options(
     assert split_options(space.render(config).argv) == (plain, options)
 
 
-@pytest.mark.parametrize(
-    ("config", "rule"),
-    [
-        ({"graph_max_batch": 64, "max_batch_size": 32}, "graphs-above-batch"),
-        ({"speculative": "NGram"}, "drafts-without-number"),
-        ({"max_num_tokens": 1024}, "prompt-above-tokens"),
-        ({"max_num_tokens": 1024, "chunked_prefill": False}, "prompt-above-tokens"),
-    ],
-)
-def test_a_rule_excludes(config: dict[str, ParameterValue], rule: str) -> None:
-    space = load_space(NAME).resolve(replace(CONTEXT, input_len=2000))
-    assert [violation.rule for violation in space.violations(config)] == [rule]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"max_batch_size": 32},
-        {"graph_max_batch": 32, "max_batch_size": 32},
-        {"max_num_tokens": 2048},
-        {"max_num_tokens": 1024, "chunked_prefill": True},
-    ],
-)
-def test_a_rule_allows(config: dict[str, ParameterValue]) -> None:
-    assert load_space(NAME).resolve(replace(CONTEXT, input_len=2000)).violations(config) == []
-
-
 def test_formats_that_the_card_lacks_and_kernels_that_are_not_installed_are_not_offered() -> None:
-    def values(context: Context, name: str) -> tuple[object, ...]:
-        space = load_space(NAME).resolve(context)
-        return next((each.values for each in space.parameters if each.name == name), ())
+    def offered(context: Context, name: str) -> tuple[object, ...]:
+        return values(load_space(NAME).resolve(context), name)
 
-    assert values(CONTEXT, "kv_cache_dtype") == (None, "fp8")
-    assert values(replace(CONTEXT, hardware=B200), "kv_cache_dtype") == (None, "fp8", "nvfp4")
-    assert values(replace(CONTEXT, hardware=hardware_named("a100")), "kv_cache_dtype") == ()
-    assert values(CONTEXT, "attention_backend") == (None, "FLASHINFER")
-    assert values(replace(CONTEXT, packages=frozenset()), "attention_backend") == ()
+    assert offered(CONTEXT, "kv_cache_dtype") == (None, "fp8")
+    assert offered(replace(CONTEXT, hardware=B200), "kv_cache_dtype") == (None, "fp8", "nvfp4")
+    assert offered(replace(CONTEXT, hardware=hardware_named("a100")), "kv_cache_dtype") == ()
+    assert offered(CONTEXT, "attention_backend") == (None, "FLASHINFER")
+    assert offered(replace(CONTEXT, packages=frozenset()), "attention_backend") == ()
 
 
 def test_an_option_of_the_user_s_own_fixes_its_parameter_and_no_other() -> None:
@@ -169,8 +128,7 @@ def test_an_option_that_the_installation_lacks_is_not_offered() -> None:
     assert known is not None
     flags = known.names - {"--config.stream_interval"}
     space = load_space(NAME).resolve(replace(CONTEXT, flags=flags))
-    reasons = {each.parameter: each.reason for each in space.dropped}
-    assert reasons["stream_interval"] == "TensorRT-LLM 1.3.0rc7 has no flag --config.stream_interval"
+    assert reason(space, "stream_interval") == "TensorRT-LLM 1.3.0rc7 has no flag --config.stream_interval"
 
 
 def test_the_sources_have_every_flag_option_and_value() -> None:

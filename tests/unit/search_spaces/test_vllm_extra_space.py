@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, ParameterValue, ResolvedSpace, load_space
-from tests.contracts.space_contract import QWEN, generous, recorded_flags
+from tests.contracts.space_contract import QWEN, generous, reason, recorded_flags, values
 
 HOST = {"host_memory_gib": 160.0, "shm_gib": 64.0}
 LARGE = replace(QWEN, heads=16, kv_heads=8, experts=6)
@@ -17,15 +17,6 @@ LARGE = replace(QWEN, heads=16, kv_heads=8, experts=6)
 def extra(card: str = "h200", version: str = "0.32.0+cpu", **facts: Any) -> ResolvedSpace:
     context = generous(card, version)
     return load_space("vllm-extra").resolve(replace(context, **{**HOST, **facts}))
-
-
-def values(space: ResolvedSpace, name: str) -> tuple[ParameterValue, ...]:
-    return next((each.values for each in space.parameters if each.name == name), ())
-
-
-def reason(space: ResolvedSpace, name: str, value: ParameterValue = None) -> str:
-    (dropped,) = [d for d in space.dropped if d.parameter == name and d.value == value]
-    return dropped.reason
 
 
 def broken(space: ResolvedSpace, config: dict[str, ParameterValue]) -> list[str]:

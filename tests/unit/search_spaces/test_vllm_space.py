@@ -17,7 +17,7 @@ from search_spaces import (
     hardware_named,
     load_space,
 )
-from tests.contracts.space_contract import COMMON_FLAGS, QWEN, generous
+from tests.contracts.space_contract import COMMON_FLAGS, QWEN, generous, reason, values
 
 VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
 
@@ -39,16 +39,6 @@ class GivenTrial(ValueTrial):
 
 def resolved(hardware: str, version: str = "0.25.1") -> ResolvedSpace:
     return load_space("vllm").resolve(generous(hardware, version))
-
-
-def values(space: ResolvedSpace, name: str) -> tuple[ParameterValue, ...]:
-    (parameter,) = [p for p in space.parameters if p.name == name]
-    return parameter.values
-
-
-def reason(space: ResolvedSpace, name: str, value: ParameterValue = None) -> str:
-    (dropped,) = [d for d in space.dropped if d.parameter == name and d.value == value]
-    return dropped.reason
 
 
 @pytest.mark.parametrize("version", VERSIONS)

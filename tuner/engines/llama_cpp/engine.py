@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import (
+    COLOUR,
     EVIDENCE_CHARS,
     EVIDENCE_LINES,
     LOADED,
@@ -41,7 +42,6 @@ from tuner.engines.server.token_prompts import TokenTools, gguf_tools
 from tuner.errors import SettingError, UserError
 from tuner.specs import LaunchSpec, TrialSpec
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?\s+)?(?:[\d.]+\s+)?(?:(?P<level>[EWID])\s+)?(?:(?:srv|slot|cmn|que)\s+)?"
     r"(?:operator\(\): )?\s*"
@@ -127,7 +127,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
     """
-    lines = [_COLOUR.sub("", line) for line in log_text.splitlines()]
+    lines = [COLOUR.sub("", line) for line in log_text.splitlines()]
     errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
     causes = list(dict.fromkeys(_plain(line) for line in errors))
     evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
@@ -216,14 +216,14 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _DEVICE = re.compile(r"^ +(\w+): .+\(\d+ MiB", re.MULTILINE)
 
 
-def find_server(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+def find_server(given: str | None) -> Path:
     """Return the server to run: the given one, TUNER_LLAMA_SERVER, the one on PATH, or that of the package `xllamacpp`.
 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
     remedy = "name the llama-server program itself"
-    found = find_named("llama_server", given, VARIABLE, remedy, PROGRAM.name, environment)
+    found = find_named("llama_server", given, VARIABLE, remedy, PROGRAM.name)
     if found is not None:
         return found
     beside = Path(sys.executable).with_name(LAUNCHER)

@@ -303,7 +303,7 @@ _NCCL_LINES = 400
 """How far before an error NCCL's warnings are its own reasons, in lines."""
 _PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
 _CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FIELD = re.compile(r"^[\w.]+$")
 _PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
 
@@ -405,7 +405,7 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
 
     Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
-    lines = [texts.prefix.sub("", _COLOUR.sub("", line).rstrip(), count=1) for line in log_text.splitlines()]
+    lines = [texts.prefix.sub("", COLOUR.sub("", line).rstrip(), count=1) for line in log_text.splitlines()]
     start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
     chains: list[list[str]] = []
     chained = False

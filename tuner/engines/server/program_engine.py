@@ -170,14 +170,7 @@ _PYTHON = re.compile(r"^(python|pypy)")
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
-def find_named(
-    field: str,
-    given: str | None,
-    variable: str,
-    remedy: str,
-    program: str | None,
-    environment: Mapping[str, str] | None,
-) -> Path | None:
+def find_named(field: str, given: str | None, variable: str, remedy: str, program: str | None) -> Path | None:
     """Return the program that a user names, or the one on the PATH; None if there is neither.
 
     Args:
@@ -186,15 +179,13 @@ def find_named(
         variable: the environment variable that counts without the setting.
         remedy: what to name instead, for a program that cannot be run.
         program: what is looked for on the PATH if the user names none; None: nothing.
-        environment: with the variable and the PATH; None: that of this process.
 
     Raises:
         UserError: if the named program cannot be run.
     """
-    environment = os.environ if environment is None else environment
-    name = given or environment.get(variable)
+    name = given or os.environ.get(variable)
     wanted = os.path.expanduser(name) if name else program
-    found = None if wanted is None else shutil.which(wanted, path=environment.get("PATH"))
+    found = None if wanted is None else shutil.which(wanted)
     if found is not None:
         return Path(found).absolute()
     if not name:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from records.trials import FailureKind, Phase
 from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.server.prompts.made_text import KINDS, make_text
-from tuner.engines.server.prompts.prompts import PromptError, make_prompts, world_of
+from tuner.engines.server.prompts.prompts import PromptError, drawn, make_prompts, world_of
 from tuner.engines.server.traffic import PromptTools
 from tuner.errors import SettingError, trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 
 _NAME = "tokenizer.json"
-
-PASSAGE = 16
-"""Tokens of the passage that a repetitive prompt repeats, as in prompts for vLLM."""
 
 CHARACTERS = 6
 """Characters of made text for each token, to begin with."""
@@ -89,7 +85,7 @@ class TokenTools:
             seed = zlib.crc32(key.encode())
             made = text in KINDS
             self._parts[key, count, text] = (
-                self._made(text, seed, seed, count)[:count] if made else self._drawn(count, seed, "random")
+                self._made(text, seed, seed, count)[:count] if made else drawn(self._tokens, count, seed, "random")
             )
         return self._parts[key, count, text]
 
@@ -99,7 +95,7 @@ class TokenTools:
         return (
             self._made(text, world_of(request), seed, count)[-count:]
             if text in KINDS
-            else self._drawn(count, seed, text)
+            else drawn(self._tokens, count, seed, text)
         )
 
     def _made(self, text: str, world: int, seed: int, count: int) -> list[int]:
@@ -108,13 +104,6 @@ class TokenTools:
         while len(tokens := self.tokenize(make_text(text, world, seed, characters), False)) < count:
             characters *= 2
         return tokens
-
-    def _drawn(self, count: int, seed: int, text: str) -> list[int]:
-        source = random.Random(seed)
-        if text == "repetitive":
-            passage = source.choices(self._tokens, k=PASSAGE)
-            return [passage[index % PASSAGE] for index in range(count)]
-        return source.choices(self._tokens, k=count)
 
 
 def tokenizer_of(

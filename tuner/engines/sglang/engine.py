@@ -165,18 +165,18 @@ NAME_THE_PYTHON = "name the Python that has SGLang, such as VENV/bin/python"
 PACKAGE = PythonPackage("SGLang", Path(__file__).with_name("probe.py"), NAME_THE_PYTHON)
 
 
-def find_python(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+def find_python(given: str | None) -> Path:
     """Return the Python that runs SGLang: the given one, TUNER_SGLANG, this one, or the one beside `sglang` on PATH.
 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    named = find_named("sglang", given, VARIABLE, NAME_THE_PYTHON, None, environment)
+    named = find_named("sglang", given, VARIABLE, NAME_THE_PYTHON, None)
     if named is not None:
         return named
     if importlib.util.find_spec("sglang") is not None:
         return Path(sys.executable)
-    script = shutil.which("sglang", path=None if environment is None else environment.get("PATH"))
+    script = shutil.which("sglang")
     beside = None if script is None else Path(script).absolute().with_name("python")
     if beside is not None and os.access(beside, os.X_OK):
         return beside

@@ -223,22 +223,14 @@ def resolve_serve_config(
     packages: frozenset[str],
     gpus: int = 1,
 ) -> ServeConfig:
-    """Return the configuration of a command line of `vllm serve`.
-
-    Args:
-        arguments: the arguments after `vllm serve MODEL`.
-        environment: environment variables of the server.
-        model: the shape of the model.
-        card: the GPU.
-        version: the simulated version of vLLM.
-        packages: packages installed beside vLLM (`arctic_inference`, `flashinfer`).
+    """Return the configuration of a command line of `vllm serve`; see `CommandLine`.
 
     Raises:
         ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
     require_simulated(model)
     try:
-        made = _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
+        made = CommandLine(arguments, environment, model, card, version, packages, gpus).resolved()
     except UnknownFlagError as error:
         raise NotSimulated(str(error)) from None
     except FlagError as error:
@@ -274,203 +266,173 @@ def placed_config(config: ServeConfig, instances: int, gpus: int) -> ServeConfig
     return replace(config, servers_per_gpu=-(-instances // gpus))
 
 
-def refusal_of_every_trial(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    packages: frozenset[str],
-    gpus: int = 1,
-) -> str | None:
-    """Return why no configuration with these arguments can be simulated; None if some may be.
+@dataclass(frozen=True)
+class CommandLine:
+    """A command line of `vllm serve` and where it runs.
 
-    vLLM's other refusals do not count: values of the search space may avoid them. See `resolve_serve_config` for the
-    arguments.
+    Attributes:
+        arguments: those after `vllm serve MODEL`.
+        environment: environment variables of the server.
+        model: the shape of the model.
+        card: the GPU.
+        version: the simulated version of vLLM.
+        packages: packages installed beside vLLM (`arctic_inference`, `flashinfer`).
+        gpus: of the machine.
     """
-    try:
-        _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
-    except (FlagError, NotSimulated, ParallelismRefused) as error:
-        return str(error)
-    except ValueError:
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    model: ModelShape
+    card: HardwareProfile
+    version: tuple[int, ...]
+    packages: frozenset[str]
+    gpus: int = 1
+
+    @cached_property
+    def flags(self) -> Mapping[str, Any]:
+        """The parsed flags, if the simulator supports them."""
+        flags = parse_flags(self.arguments)
+        if flags["performance_mode"] and self.version < (0, 19):
+            raise ConfigRefused("unrecognized arguments: --performance-mode")
+        if flags["cpu_offload_gb"]:
+            raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
+        return flags
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The model with the format of states that the flags ask for."""
+        return with_state_format(self.model, self.flags["mamba_ssm_cache_dtype"], self.version)
+
+    def refusal_of_every_trial(self) -> str | None:
+        """Return why no configuration with these arguments can be simulated; None if some may be.
+
+        vLLM's other refusals do not count: values of the search space may avoid them.
+        """
+        try:
+            self.resolved()
+        except (FlagError, NotSimulated, ParallelismRefused) as error:
+            return str(error)
+        except ValueError:
+            return None
         return None
-    return None
+
+    def resolved(self) -> ServeConfig:
+        """Return the configuration.
+
+        Raises:
+            ValueError: of several types, see `resolve_serve_config`.
+        """
+        flags, model, card, version = self.flags, self.shape, self.card, self.version
+        speculation = self._speculation()
+        length = find_max_model_len(flags["max_model_len"], model, version, self.environment)
+        seqs, tokens = find_batch_limits(flags, card, version, length)
+        dtype = find_dtype(flags["dtype"], model, card)
+        quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
+        kv_dtype = find_kv_dtype(flags["kv_cache_dtype"], model, card)
+        kv_element_bytes = find_kv_element_bytes(kv_dtype, card, version)
+        backend = self._backend(kv_dtype)
+        return ServeConfig(
+            version=version,
+            model=model,
+            card=card,
+            dtype=dtype,
+            quantization=quantization,
+            weight_bits=weight_bits,
+            fast_blocks=has_fast_blocks(card, dtype, self.packages),
+            kv_element_bytes=kv_element_bytes,
+            kv_head_scales=kv_dtype.endswith("_per_token_head"),
+            max_model_len=length,
+            fits_length=flags["max_model_len"] == AUTO_LENGTH,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            **self._blocks(block_multiple(backend), speculation),
+            gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
+            **_scheduling(flags, version, speculation),
+            stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
+            api_servers=at_least_one("api_server_count", _api_servers(flags)),
+            backend=backend,
+            graphs=self._graphs(backend, seqs, tokens, _drafts(speculation)),
+            speculation=speculation,
+            temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
+            parallel=find_parallelism(flags, model, self.gpus),
+            random_weights=self._has_random_weights,
+            same_experts=chooses_same_experts(flags["load_format"], quantization, model),
+        )
+
+    @property
+    def _has_random_weights(self) -> bool:
+        return bool(self.flags["load_format"] == "dummy")
+
+    def _speculation(self) -> Speculation | None:
+        given, site = self.flags["speculative_config"], (self.shape, self.card, self.version, self.packages)
+        return find_speculation(given, *site, find_shape, self._has_random_weights)
+
+    def _graphs(self, backend: str, seqs: int, tokens: int, drafts: int) -> CudaGraphs:
+        """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
+        kernels = backend if "MLA" in backend else attention_kernels(backend, self.card)
+        chosen = CHUNKED_ATTENTION if self.shape.has_chunks else kernels
+        return find_cuda_graphs(self.flags, self.version, chosen, seqs, tokens, drafts)
+
+    def _backend(self, kv_dtype: str) -> str:
+        """Return the attention backend; models whose cache holds latent vectors have backends of their own."""
+        given, model, card, version = self.flags["attention_backend"], self.shape, self.card, self.version
+        if any(isinstance(group.mixer, LatentAttention) and not group.mixer.per_head for group in model.groups):
+            return find_latent_backend(given, model, card, version, kv_dtype, self.flags["block_size"])
+        return find_backend(given, card, version, kv_dtype, self.packages)
+
+    def _blocks(self, multiple: int, speculation: Speculation | None) -> dict[str, Any]:
+        """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
+        flags, version, has_chunks = self.flags, self.version, self.shape.has_chunks
+        # vLLM keeps every token of attention in chunks beside such drafts (`config/vllm.py`)
+        keeps_chunks = speculation is None or not speculation.follows_states
+        prefix_caching = caches_prefixes(flags["enable_prefix_caching"], self.shape, version)
+        return {
+            "kv_cache_bytes": flags["kv_cache_memory_bytes"],
+            "host_cache_gib": self._host_cache_gib(),
+            "block_size": -(-find_block_size(flags["block_size"], version) // multiple) * multiple,
+            "keeps_windows": not flags["disable_hybrid_kv_cache_manager"] and (keeps_chunks or not has_chunks),
+            "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
+            "prefix_caching": prefix_caching,
+        }
+
+    def _host_cache_gib(self) -> float:
+        """Return the GiB of KV cache in the host's memory.
+
+        Raises:
+            ConfigRefused: for a size that is no number.
+            NotSimulated: where no run of it is recorded, or the model's layers hold different tokens.
+        """
+        size: float = self.flags["kv_offloading_size"] or 0.0
+        if not size:
+            return 0.0
+        if not math.isfinite(size):
+            raise ConfigRefused("kv_offloading_size: Input should be a finite number")
+        reason, backend = None, self.flags["kv_offloading_backend"] or "native"
+        if backend != "native":
+            reason = f"--kv-offloading-backend {backend}"
+        elif not (0, 25) <= self.version < (0, 32):
+            reason = f"--kv-offloading-size of vLLM {'.'.join(map(str, self.version))}"
+        elif self.shape.has_windows or self.shape.has_recurrent_layers:
+            reason = "--kv-offloading-size with windows or states"
+        if reason is not None:
+            rest = "not simulated, because no run of it is recorded; measure that with the engine vllm"
+            raise NotSimulated(f"{reason}: {rest}")
+        return size
 
 
-def _resolve(
-    flags: Mapping[str, Any],
-    environment: Mapping[str, str],
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    packages: frozenset[str],
-    gpus: int = 1,
-) -> ServeConfig:
-    model = with_state_format(model, flags["mamba_ssm_cache_dtype"], version)
-    speculation = _speculation(flags, model, card, version, packages)
-    length = find_max_model_len(flags["max_model_len"], model, version, environment)
-    seqs, tokens = find_batch_limits(flags, card, version, length)
-    dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
-    kv_dtype, kv_element_bytes = _kv_cache_format(flags, model, card, version)
-    backend = _backend(flags, model, card, version, kv_dtype, packages)
-    return ServeConfig(
-        version=version,
-        model=model,
-        card=card,
-        dtype=dtype,
-        quantization=quantization,
-        weight_bits=weight_bits,
-        fast_blocks=has_fast_blocks(card, dtype, packages),
-        kv_element_bytes=kv_element_bytes,
-        kv_head_scales=kv_dtype.endswith("_per_token_head"),
-        max_model_len=length,
-        fits_length=flags["max_model_len"] == AUTO_LENGTH,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        **_blocks(flags, model, version, block_multiple(backend), speculation),
-        gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
-        chunked_prefill=flags["enable_chunked_prefill"] is not False,
-        long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
-        reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
-        watermark=flags["watermark"] or 0.0,
-        priority_scheduling=flags["scheduling_policy"] == "priority",
-        async_scheduling=_async_scheduling(flags["async_scheduling"], speculation, version),
-        **_admission(flags),
-        stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
-        api_servers=at_least_one("api_server_count", _api_servers(flags)),
-        backend=backend,
-        graphs=_graphs(flags, model, card, version, backend, (seqs, tokens), _drafts(speculation)),
-        speculation=speculation,
-        temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
-        parallel=find_parallelism(flags, model, gpus),
-        random_weights=_has_random_weights(flags),
-        same_experts=chooses_same_experts(flags["load_format"], quantization, model),
-    )
-
-
-def _speculation(
-    flags: Mapping[str, Any],
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    packages: frozenset[str],
-) -> Speculation | None:
-    given, is_random = flags["speculative_config"], _has_random_weights(flags)
-    return find_speculation(given, model, card, version, packages, find_shape, is_random)
-
-
-def _has_random_weights(flags: Mapping[str, Any]) -> bool:
-    return bool(flags["load_format"] == "dummy")
-
-
-def _graphs(
-    flags: Mapping[str, Any],
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    backend: str,
-    limits: tuple[int, int],
-    drafts: int,
-) -> CudaGraphs:
-    """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
-    kernels = backend if "MLA" in backend else attention_kernels(backend, card)
-    return find_cuda_graphs(flags, version, CHUNKED_ATTENTION if model.has_chunks else kernels, *limits, drafts)
-
-
-def _backend(
-    flags: Mapping[str, Any],
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    kv_dtype: str,
-    packages: frozenset[str],
-) -> str:
-    """Return the attention backend; models whose cache holds latent vectors have backends of their own."""
-    given = flags["attention_backend"]
-    if any(isinstance(group.mixer, LatentAttention) and not group.mixer.per_head for group in model.groups):
-        return find_latent_backend(given, model, card, version, kv_dtype, flags["block_size"])
-    return find_backend(given, card, version, kv_dtype, packages)
-
-
-def _blocks(
-    flags: Mapping[str, Any],
-    model: ModelShape,
-    version: tuple[int, ...],
-    multiple: int,
-    speculation: Speculation | None,
-) -> dict[str, Any]:
-    """Return the sizes of the KV cache where they are given, and how it is divided and reused."""
-    # vLLM keeps every token of attention in chunks beside such drafts (`config/vllm.py`)
-    keeps_chunks = speculation is None or not speculation.follows_states
-    prefix_caching = caches_prefixes(flags["enable_prefix_caching"], model, version)
+def _scheduling(flags: Mapping[str, Any], version: tuple[int, ...], speculation: Speculation | None) -> dict[str, Any]:
+    """Return how steps are planned, and the limits of running and waiting requests."""
     return {
-        "kv_cache_bytes": flags["kv_cache_memory_bytes"],
-        "host_cache_gib": _host_cache(flags, model, version),
-        "block_size": -(-find_block_size(flags["block_size"], version) // multiple) * multiple,
-        "keeps_windows": not flags["disable_hybrid_kv_cache_manager"] and (keeps_chunks or not model.has_chunks),
-        "keeps_every_state": keeps_every_state(flags["mamba_cache_mode"], prefix_caching, version),
-        "prefix_caching": prefix_caching,
-    }
-
-
-def _host_cache(flags: Mapping[str, Any], model: ModelShape, version: tuple[int, ...]) -> float:
-    """Return the GiB of KV cache in the host's memory.
-
-    Raises:
-        ConfigRefused: for a size that is no number.
-        NotSimulated: where no run of it is recorded, or the model's layers hold different tokens.
-    """
-    size: float = flags["kv_offloading_size"] or 0.0
-    if not size:
-        return 0.0
-    if not math.isfinite(size):
-        raise ConfigRefused("kv_offloading_size: Input should be a finite number")
-    reason = None
-    if (flags["kv_offloading_backend"] or "native") != "native":
-        reason = f"--kv-offloading-backend {flags['kv_offloading_backend']}"
-    elif not (0, 25) <= version < (0, 32):
-        reason = f"--kv-offloading-size of vLLM {'.'.join(map(str, version))}"
-    elif model.has_windows or model.has_recurrent_layers:
-        reason = "--kv-offloading-size with windows or states"
-    if reason is not None:
-        rest = "not simulated, because no run of it is recorded; measure that with the engine vllm"
-        raise NotSimulated(f"{reason}: {rest}")
-    return size
-
-
-def _admission(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits of running and waiting requests."""
-    return {
+        "chunked_prefill": flags["enable_chunked_prefill"] is not False,
+        "long_prefill_threshold": flags["long_prefill_token_threshold"] or 0,
+        "reserve_full": version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
+        "watermark": flags["watermark"] or 0.0,
+        "priority_scheduling": flags["scheduling_policy"] == "priority",
+        "async_scheduling": _async_scheduling(flags["async_scheduling"], speculation, version),
         "max_active": flags["max_num_active_seqs"],
         "max_queued_requests": flags["max_num_queued_reqs"],
         "max_queued_tokens": flags["max_num_queued_tokens"],
     }
-
-
-def _checked_flags(arguments: Sequence[str], version: tuple[int, ...]) -> Mapping[str, Any]:
-    """Return the parsed flags, if the simulator supports them."""
-    flags = parse_flags(arguments)
-    if flags["performance_mode"] and version < (0, 19):
-        raise ConfigRefused("unrecognized arguments: --performance-mode")
-    if flags["cpu_offload_gb"]:
-        raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
-    return flags
-
-
-def _weight_format(
-    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, version: tuple[int, ...]
-) -> tuple[str, str | None, int]:
-    """Return the 16-bit format, the quantization method and the bits of a weight."""
-    dtype = find_dtype(flags["dtype"], model, card)
-    return dtype, *find_quantization(flags["quantization"], model, card, version, dtype)
-
-
-def _kv_cache_format(
-    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, version: tuple[int, ...]
-) -> tuple[str, float]:
-    """Return the format of the KV cache and the bytes of a number in it."""
-    kv_dtype = find_kv_dtype(flags["kv_cache_dtype"], model, card)
-    return kv_dtype, find_kv_element_bytes(kv_dtype, card, version)
 
 
 def _drafts(speculation: Speculation | None) -> int:

@@ -8,7 +8,7 @@ server then raises "Executor worker returned error", which is a consequence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -156,13 +156,13 @@ PACKAGE = PythonPackage("TensorRT-LLM", Path(__file__).with_name("probe.py"), NA
 _ENTRY_POINT = b"tensorrt_llm.commands.serve"
 
 
-def find_server(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+def find_server(given: str | None) -> Path:
     """Return the `trtllm-serve` to use: the given one, TUNER_TRTLLM_SERVE, or the one on PATH.
 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    found = find_named("trtllm_serve", given, VARIABLE, NAME_THE_PROGRAM, PROGRAM, environment)
+    found = find_named("trtllm_serve", given, VARIABLE, NAME_THE_PROGRAM, PROGRAM)
     if found is not None:
         return found
     remedy = (

@@ -43,13 +43,13 @@ _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
 PACKAGE = PythonPackage("vLLM", Path(__file__).parent / "resident" / "probe.py", _NAME_THE_PROGRAM)
 
 
-def find_executable(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
+def find_executable(given: str | None) -> Path:
     """Return the `vllm` to use: the given one, TUNER_VLLM, the one on PATH, or the one beside this interpreter.
 
     Raises:
         UserError: if there is none, or the named one cannot be run.
     """
-    found = find_named("vllm", given, VLLM_VARIABLE, _NAME_THE_PROGRAM, "vllm", environment)
+    found = find_named("vllm", given, VLLM_VARIABLE, _NAME_THE_PROGRAM, "vllm")
     if found is not None:
         return found
     beside = Path(sys.executable).with_name("vllm")

@@ -10,23 +10,23 @@ from tuner.export.quoting import quoted_text, quoted_within
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return a script of one line; `stem` is not used."""
-    title = f"Starts the {deployment.script.program.title} server of a tuner study: one line for bash."
+    title = f"Starts the {deployment.program.title} server of a tuner study: one line for bash."
     head = heading(deployment, title, installed_notes(deployment))
     return (File(f"#!/usr/bin/env bash\n{head}{command_line(deployment)}\n", mode=0o700),)
 
 
 def command_line(deployment: Deployment) -> str:
     """Return one line of bash that starts the server; it fails if a variable that it refers to is not set."""
-    named = [f"{name}={value}" for name, value in deployment.environment.items()]
+    named = [f"{name}={value}" for name, value in deployment.variables.items()]
     words = [*(["env", *named] if named else []), *deployment.command]
     defaults = [
-        f'{name}="${{{name}:-{quoted_within(value)}}}"' for name, value in deployment.script.launcher_variables.items()
+        f'{name}="${{{name}:-{quoted_within(value)}}}"' for name, value in deployment.launcher_variables.items()
     ]
     line = " ".join([*defaults, *(shell_quoted(word, deployment.references) for word in words)])
-    options = deployment.script.options
+    options = deployment.options
     if options is not None:
         line = f"{line} {FILE_FLAG} /dev/fd/7 7<<<{shell_quoted(options)}"
-    folder = deployment.script.folder
+    folder = deployment.folder
     return line if folder is None else f"cd {shell_quoted(folder)} && {line}"
 
 

@@ -79,7 +79,7 @@ def _servers(deployment: Deployment, image: str) -> dict[str, Any]:
     """Return the service of the server, or the router and a service for each instance."""
     ports = {"ports": [f"127.0.0.1:{PORT}:{PORT}"]}
     if deployment.instances == 1:
-        gpus = {"count": deployment.gpus}
+        gpus = {"count": deployment.gpus_of_server}
         return {deployment.name: {**_server(deployment, image, gpus), **ports}}
     router = {
         "image": ROUTER_IMAGE,
@@ -88,7 +88,10 @@ def _servers(deployment: Deployment, image: str) -> dict[str, Any]:
         "restart": "unless-stopped",
         "depends_on": {name: {"condition": "service_healthy"} for name in _names(deployment)},
     }
-    groups = [range(first, first + deployment.gpus) for first in range(0, _used(deployment), deployment.gpus)]
+    groups = [
+        range(first, first + deployment.gpus_of_server)
+        for first in range(0, _used(deployment), deployment.gpus_of_server)
+    ]
     return {
         deployment.name: router,
         **{
@@ -103,7 +106,7 @@ def _names(deployment: Deployment) -> list[str]:
 
 
 def _used(deployment: Deployment) -> int:
-    return deployment.gpus * deployment.instances
+    return deployment.gpus_of_server * deployment.instances
 
 
 def _router_file(deployment: Deployment) -> dict[str, Any]:
@@ -162,7 +165,7 @@ def _server(deployment: Deployment, image: str, gpus: dict[str, Any]) -> dict[st
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "depends_on": {step: {"condition": "service_completed_successfully"} for step in steps},
-        **({"deploy": {"resources": {"reservations": {"devices": devices}}}} if deployment.gpus else {}),
+        **({"deploy": {"resources": {"reservations": {"devices": devices}}}} if deployment.gpus_of_server else {}),
     }
 
 

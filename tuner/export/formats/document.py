@@ -36,7 +36,7 @@ _INSTALL = (
 
 def packages_of(deployment: Deployment) -> tuple[str, ...]:
     """Return what `pip install` needs beside vLLM for the server's flags."""
-    if deployment.script.program.engine != VLLM:
+    if deployment.program.engine != VLLM:
         return ()
     words = one_spelling(deployment.flag_words)
     drafts: Any = object_of("--speculative-config", words)
@@ -67,7 +67,7 @@ def install_command(package: str, root: str) -> list[str]:
 def installed_notes(deployment: Deployment) -> list[str]:
     """Return what must be installed on a machine where the server's program is started."""
     found = [f"vLLM's environment needs {package}: pip install {package}" for package in packages_of(deployment)]
-    if deployment.script.program == INSTANCES:
+    if deployment.program == INSTANCES:
         found.append(f"{deployment.command[0]} is a program of the tuner; it needs haproxy and vllm")
     return found
 
@@ -102,14 +102,14 @@ class File:
 
 def heading(deployment: Deployment, title: str, notes: Sequence[str] = ()) -> str:
     """Return the comment that opens a file: provenance, numbers, flags with their effects, start-up, notes."""
-    rows = header_rows(deployment.script)
+    rows = header_rows(deployment)
     if deployment.startup_s is None:
         start = f"not recorded; the limit is {deployment.start_limit_s} s"
     else:
         how = deployment.provenance.value
         start = f"{deployment.startup_s:.0f} s {how}; the limit is {deployment.start_limit_s} s"
     lines = [*rows, ("start-up", start), *(("note", note) for note in notes)]
-    return "\n".join([*header_lines(deployment.script, title, lines), ""])
+    return "\n".join([*header_lines(deployment, title, lines), ""])
 
 
 def yaml_documents(head: str, *documents: Mapping[str, Any]) -> str:
@@ -138,7 +138,7 @@ def container_image(deployment: Deployment) -> str:
 
     Images for the CPU are on Docker Hub from 0.20 on, and on Amazon's public registry before.
     """
-    version = deployment.vllm_version
+    version = deployment.public_version
     if not deployment.on_cpu:
         return f"vllm/vllm-openai:v{version}"
     parts = version.split(".")
@@ -157,7 +157,7 @@ def container_environment(deployment: Deployment) -> dict[str, str]:
 
 def portable(deployment: Deployment) -> dict[str, str]:
     """Return the study's variables without those that name a path of the machine that measured."""
-    return {name: value for name, value in deployment.environment.items() if not value.startswith("/")}
+    return {name: value for name, value in deployment.variables.items() if not value.startswith("/")}
 
 
 def left_out_notes(deployment: Deployment) -> list[str]:
@@ -166,7 +166,7 @@ def left_out_notes(deployment: Deployment) -> list[str]:
     return [
         f"left out {name}={value}, a path of the machine that measured; to have its effect, copy it into the "
         "container and set the variable to its place there"
-        for name, value in deployment.environment.items()
+        for name, value in deployment.variables.items()
         if name not in kept
     ]
 
@@ -178,7 +178,7 @@ def listening() -> tuple[str, ...]:
 
 def shared_memory_gib(deployment: Deployment) -> int:
     """Return the limit of /dev/shm in GiB: processes exchange tensors there, and vLLM keeps offloaded blocks there."""
-    return (16 if deployment.gpus > 1 else 8) + math.ceil(offloaded_gib(deployment))
+    return (16 if deployment.gpus_of_server > 1 else 8) + math.ceil(offloaded_gib(deployment))
 
 
 def offloaded_gib(deployment: Deployment) -> float:
@@ -189,7 +189,7 @@ def offloaded_gib(deployment: Deployment) -> float:
 
 def reads_hub(deployment: Deployment) -> bool:
     """Return whether the server loads its model from a hub with no token that the study knows."""
-    return deployment.model_folder is None and HF_TOKEN not in {*deployment.environment, *deployment.references}
+    return deployment.model_folder is None and HF_TOKEN not in {*deployment.variables, *deployment.references}
 
 
 def check_container(deployment: Deployment, name: str) -> None:
@@ -201,7 +201,7 @@ def check_container(deployment: Deployment, name: str) -> None:
     if LMCACHE in packages_of(deployment):
         raise refused(name, "vLLM's image may lack LMCache, and the study did not record its version")
     if deployment.shares_gpus:
-        shared = "the cores of one machine" if deployment.on_cpu else f"{deployment.script.gpus} GPU"
-        several = "" if deployment.on_cpu or deployment.script.gpus == 1 else "s"
+        shared = "the cores of one machine" if deployment.on_cpu else f"{deployment.gpus} GPU"
+        several = "" if deployment.on_cpu or deployment.gpus == 1 else "s"
         rule = f"replicas share no GPU, and the {deployment.instances} instances of this trial shared {shared}{several}"
         raise refused(name, rule)

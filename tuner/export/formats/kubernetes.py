@@ -118,20 +118,20 @@ def resources(deployment: Deployment) -> dict[str, Any]:
     servers = max(int(given), 1) if given.isdecimal() else 1
     processes = servers + engines + gpus_of(deployment.flag_words) + (engines > 1)
     held = math.ceil(processes * PROCESS_GIB + offloaded_gib(deployment) + _on_host_gib(deployment))
-    limits = {"limits": {GPU: str(deployment.gpus)}} if deployment.gpus else {}
+    limits = {"limits": {GPU: str(deployment.gpus_of_server)}} if deployment.gpus_of_server else {}
     return {"requests": {"cpu": str(processes), "memory": f"{held}Gi"}, **limits}
 
 
 def _on_host_gib(deployment: Deployment) -> float:
     if not deployment.on_cpu:
         return 0.0
-    cache = deployment.environment.get("VLLM_CPU_KVCACHE_SPACE", "")
+    cache = deployment.variables.get("VLLM_CPU_KVCACHE_SPACE", "")
     return (deployment.weights_gib or 0.0) + (float(cache) if cache.isdecimal() else CPU_CACHE_GIB)
 
 
 def placement(deployment: Deployment) -> dict[str, Any]:
     """Return the fields of a pod that choose nodes with the trial's card; none on a CPU."""
-    if not deployment.gpus:
+    if not deployment.gpus_of_server:
         return {}
     tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
     return {"nodeSelector": {PRODUCT: product(deployment)}, "tolerations": tolerations}
@@ -139,13 +139,13 @@ def placement(deployment: Deployment) -> dict[str, Any]:
 
 def product(deployment: Deployment) -> str:
     """Return the card's name as the label of GPU feature discovery has it."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", deployment.script.card)[:63].strip("-_.")
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", deployment.card)[:63].strip("-_.")
 
 
 def resource_notes(deployment: Deployment) -> list[str]:
     """Return what the requests and the choice of nodes rest on."""
     found = [f"requests of cores and memory follow from the number of processes ({PROCESS_GIB} GiB each); not measured"]
-    if deployment.gpus:
+    if deployment.gpus_of_server:
         label = f"{PRODUCT}={product(deployment)}"
         found.append(f"nodes need the label {label}, which GPU feature discovery sets; remove nodeSelector without it")
     return found

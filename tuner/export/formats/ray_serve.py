@@ -11,6 +11,7 @@ import math
 import re
 from typing import Any
 
+from search_spaces.argv import SUFFIX_FACTORS
 from search_spaces.render import data_parallel_size
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.document import (
@@ -27,6 +28,7 @@ from tuner.export.formats.document import (
     yaml_documents,
 )
 from tuner.export.formats.vllm_config import with_long_name
+from tuner.export.quoting import VARIABLE_NAME
 from tuner.processes.secrets import referenced
 
 FORMAT = "ray-serve"
@@ -51,15 +53,8 @@ TEXT_FIELDS = frozenset(
 )
 """Fields whose values are text, also if they look like numbers."""
 
-SIZES = {
-    **{"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
-    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
-}
-"""vLLM's suffixes of whole numbers."""
-
 _SIZED = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SIZED_FIELDS = re.compile(r"max_\w+|\w+_bytes|long_prefill_token_threshold")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXPANDED = re.compile(r"\$(?:\w|\{)")
 _LIST_FIELDS = frozenset({"cudagraph_capture_sizes", "middleware", "logits_processors", "ignore_patterns"})
 
@@ -92,7 +87,7 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
 
 
 def _notes(deployment: Deployment, kept: dict[str, Any], stem: str) -> list[str]:
-    version = deployment.vllm_version
+    version = deployment.public_version
     notes = [
         f"start it: serve deploy {stem}.yaml (needs ray[llm] and vllm=={version} on every node)",
         "a release of ray[llm] supports one version of vLLM; take the one that requires this or the nearest",
@@ -159,7 +154,7 @@ def _typed(field: str, argument: Argument) -> object:
 def _number(field: str, text: str) -> object:
     sized = _SIZED.fullmatch(text)
     if sized and _SIZED_FIELDS.fullmatch(field):
-        return int(float(sized[1]) * SIZES[sized[2]])
+        return int(float(sized[1]) * SUFFIX_FACTORS[sized[2]])
     return _json_or_text(text)
 
 
@@ -178,7 +173,7 @@ def _json_or_text(text: str) -> object:
 def _hardware(deployment: Deployment) -> dict[str, Any]:
     if deployment.on_cpu:
         return {"accelerator_config": {"kind": "cpu"}}
-    words = re.split(r"[\s-]+", deployment.script.card.upper())
+    words = re.split(r"[\s-]+", deployment.card.upper())
     card = next((name for name in CARDS if name in words), "A10G" if "A10" in words else None)
     return {} if card is None else {"accelerator_type": card}
 
@@ -193,7 +188,7 @@ def _runtime(deployment: Deployment) -> dict[str, Any]:
             found[SECRET_FLAGS[field]] = each.values[0]
     for name, value in found.items():
         literal = "".join(text for is_name, text in split_references(value, known) if not is_name)
-        if not _VARIABLE.fullmatch(name) or _EXPANDED.search(literal):
+        if not VARIABLE_NAME.fullmatch(name) or _EXPANDED.search(literal):
             raise refused(FORMAT, f"Ray would change the value of the variable {name!r}")
         if any(not re.fullmatch(r"[A-Z0-9_]+", each) for each in referenced([value]) & known):
             raise refused(FORMAT, f"the variable {name!r} refers to one with lower-case letters")

@@ -107,15 +107,15 @@ def write_deployment(
         SettingError: if the format cannot hold the deployment; nothing is written then.
         OSError: if a file cannot be written.
     """
-    program = deployment.script.program
+    program = deployment.program
     if not chosen.any_engine and program.engine != VLLM:
         able = ", ".join([SCRIPT, *(name for name, each in formats().items() if each.any_engine)])
         rule = f"{chosen.what}: for vLLM's servers only, and the study ran {program.title}"
         raise SettingError("format", None, rule, f"choose one of {able}")
-    if deployment.script.nodes > 1:
-        rule = f"{chosen.what}: for one machine only, and the server of this trial ran on {deployment.script.nodes}"
+    if deployment.nodes > 1:
+        rule = f"{chosen.what}: for one machine only, and the server of this trial ran on {deployment.nodes}"
         raise SettingError("format", None, rule, "choose {format} script, which starts one rank")
-    for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
+    for text in (*deployment.words, *deployment.variables, *deployment.variables.values()):
         try:
             text.encode()
         except UnicodeEncodeError:

@@ -8,10 +8,10 @@ from search_spaces.schema import VLLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import PORT, File, heading, installed_notes, reads_hub, refused, split_references
+from tuner.export.quoting import VARIABLE_NAME
 from tuner.processes.secrets import referenced
 
 FORMAT = "systemd"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
@@ -23,12 +23,12 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
         SettingError: for a variable that a unit cannot set.
     """
     stem = stem if _UNIT_NAME.fullmatch(stem) else deployment.name
-    title = f"systemd unit of the {deployment.script.program.title} server of a tuner study."
+    title = f"systemd unit of the {deployment.program.title} server of a tuner study."
     notes = [f"start it: cp {stem}.service /etc/systemd/system/ && systemctl enable --now {stem}"]
     if deployment.references:
         lines = ", ".join(f"{name}=…" for name in sorted(deployment.references))
         notes.insert(0, f"first write the secrets to /etc/{stem}.env, readable by root only: {lines}")
-    options = deployment.script.options
+    options = deployment.options
     if options is not None:
         notes.insert(0, f"first copy the options, which the server reads: cp {stem}.yaml /etc/")
     if reads_hub(deployment):
@@ -66,7 +66,7 @@ def _bytes(character: str) -> str:
 
 
 def _unit(deployment: Deployment) -> list[str]:
-    engine = deployment.script.program.title
+    engine = deployment.program.title
     description = f"{engine} server of tuner study {deployment.study}, trial {deployment.trial}"
     printable = "".join(c if c.isprintable() and c != "\\" else "?" for c in description).replace("%", "%%")
     return [
@@ -80,24 +80,24 @@ def _unit(deployment: Deployment) -> list[str]:
 
 def _service(deployment: Deployment, stem: str) -> list[str]:
     known = deployment.references
-    plain = {name: value for name, value in deployment.environment.items() if not referenced([value]) & known}
-    secret = {name: value for name, value in deployment.environment.items() if name not in plain}
+    plain = {name: value for name, value in deployment.variables.items() if not referenced([value]) & known}
+    secret = {name: value for name, value in deployment.variables.items() if name not in plain}
     for name in plain:
-        if not _VARIABLE.fullmatch(name):
+        if not VARIABLE_NAME.fullmatch(name):
             raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
     cache = f"/var/cache/{stem}"
     caches = {"HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
-    own = {"HOME": cache, **(caches if deployment.script.program.engine == VLLM else {})}
-    plain = {**deployment.script.launcher_variables, **plain}
+    own = {"HOME": cache, **(caches if deployment.program.engine == VLLM else {})}
+    plain = {**deployment.launcher_variables, **plain}
     return [
         "[Service]",
         "Type=exec",
         *(f"Environment={quoted(f'{name}={value}', expanded=False)}" for name, value in {**own, **plain}.items()),
-        *([] if deployment.script.folder is None else [f"WorkingDirectory={_path(deployment.script.folder)}"]),
+        *([] if deployment.folder is None else [f"WorkingDirectory={_path(deployment.folder)}"]),
         *_secret_lines(known, stem, optional=reads_hub(deployment)),
         f"ExecStart={' '.join(_start(deployment, secret, stem))}",
         "# the unit is started when the server answers",
-        f'ExecStartPost=/bin/sh -c "{_READY_COMMAND if deployment.script.program.command else _READY}"',
+        f'ExecStartPost=/bin/sh -c "{_READY_COMMAND if deployment.program.command else _READY}"',
         f"TimeoutStartSec={deployment.start_limit_s}",
         "Restart=on-failure",
         "RestartSec=10",
@@ -138,10 +138,10 @@ def _start(deployment: Deployment, secret: dict[str, str], stem: str) -> list[st
     """Return the quoted words of the command; `env` sets the variables that refer to others, which a unit cannot."""
     known = deployment.references
     named = [f"{name}={value}" for name, value in secret.items() if value != f"${{{name}}}"]
-    program = deployment.script.executable or deployment.script.program.name
+    program = deployment.executable or deployment.program.name
     alone = program.startswith("/") and _PLAIN.fullmatch(program) and not named
     start = [program] if alone else ["/usr/bin/env", *named, program]
-    listening = deployment.script.program.listening(deployment.script.plain_words, "127.0.0.1", PORT)
-    options = () if deployment.script.options is None else (FILE_FLAG, f"/etc/{stem}.yaml")
+    listening = deployment.program.listening(deployment.plain_words, "127.0.0.1", PORT)
+    options = () if deployment.options is None else (FILE_FLAG, f"/etc/{stem}.yaml")
     words = [*start, *listening, *options]
     return [quoted(word, known) for word in words]

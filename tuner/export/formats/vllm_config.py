@@ -15,11 +15,11 @@ from search_spaces.argv import VLLM_NAMES, long_name
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.command import shell_quoted
 from tuner.export.formats.document import File, heading, installed_notes, refused, yaml_documents
+from tuner.export.quoting import VARIABLE_NAME
 from tuner.processes.secrets import referenced
 
 FORMAT = "vllm-config"
 _LEVEL = re.compile(r"-O(\d)")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Value = bool | int | str | list[str]
 
 
@@ -98,11 +98,11 @@ def _value(values: tuple[str, ...]) -> Value:
 
 
 def _environment(deployment: Deployment, stem: str) -> tuple[File, ...]:
-    if not deployment.environment:
+    if not deployment.variables:
         return ()
-    for name in deployment.environment:
-        if not _VARIABLE.fullmatch(name):
+    for name in deployment.variables:
+        if not VARIABLE_NAME.fullmatch(name):
             raise refused(FORMAT, f"no shell can set the variable {name!r}")
     title = f"Variables of the server of {stem}.yaml; read them with `set -a; . ./{stem}.env; set +a`."
-    lines = [f"{name}={shell_quoted(value, deployment.references)}" for name, value in deployment.environment.items()]
+    lines = [f"{name}={shell_quoted(value, deployment.references)}" for name, value in deployment.variables.items()]
     return (File(heading(deployment, title) + "\n".join([*lines, ""]), suffix=".env"),)

@@ -1,6 +1,5 @@
 """llama.cpp's files, prompts, installation and failures, which need no program."""
 
-import importlib.util
 import json
 import struct
 import sys
@@ -12,7 +11,7 @@ import pytest
 from records.trials import Culprit, FailureKind, Phase
 from search_spaces import ModelShape
 from tests.gguf_model import MadeModel, write_model
-from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log, find_server, installation
+from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log, installation
 from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.server.failures import read_log
 from tuner.engines.server.gguf_file import GgufError, GgufHeader, read_header
@@ -178,36 +177,6 @@ def program(folder: Path, text: str = ANSWERS, name: str = "llama-server") -> Pa
     file.write_text(text)
     file.chmod(0o755)
     return file
-
-
-def test_a_given_program_comes_before_the_variable_and_that_before_the_path(tmp_path: Path) -> None:
-    given, variable, path = (program(tmp_path / name) for name in ("given", "variable", "path"))
-    both = {"TUNER_LLAMA_SERVER": str(variable), "PATH": str(path.parent)}
-    assert find_server(str(given), both) == given
-    assert find_server(None, both) == variable
-    assert find_server(None, {"PATH": str(path.parent)}) == path
-
-
-def test_the_package_is_the_last_choice() -> None:
-    assert find_server(None, {"PATH": "/nowhere"}) == Path(sys.executable).with_name(LAUNCHER)
-
-
-def test_without_any_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError) as caught:
-        find_server(None, {"PATH": "/nowhere"})
-    assert str(caught.value) == (
-        "no llama.cpp found: no llama-server on PATH, and the package xllamacpp is not installed; "
-        "`pip install xllamacpp`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER"
-    )
-
-
-def test_a_named_program_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="there is no such file") as caught:
-        find_server(str(tmp_path / "none"), {})
-    assert caught.value.field == "llama_server"
-    with pytest.raises(UserError, match="TUNER_LLAMA_SERVER='none': there is no such file"):
-        find_server(None, {"TUNER_LLAMA_SERVER": "none", "PATH": ""})
 
 
 def test_a_llama_server_states_version_flags_and_gpus(tmp_path: Path) -> None:

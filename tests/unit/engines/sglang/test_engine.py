@@ -21,7 +21,6 @@ from tuner.engines.sglang.engine import (
     SglangEngine,
     classify,
     facts_from_log,
-    find_python,
     installation,
     with_acceptance,
 )
@@ -124,30 +123,6 @@ def test_a_context_that_is_too_short_is_named(engine: SglangEngine, good_spec: T
     rule = "The input (24 tokens) is longer than the model's context length (20 tokens)"
     assert (failure.kind, failure.phase) == (K.KV_CACHE_TOO_SMALL, Phase.WARMUP)
     assert failure.message == f"none of 4 requests succeeded: {rule}"
-
-
-def test_the_given_python_comes_before_the_variable_and_that_before_the_path(python: Path) -> None:
-    assert find_python(str(python), {"TUNER_SGLANG": sys.executable}) == python
-    assert find_python(None, {"TUNER_SGLANG": str(python)}) == python
-    script = python.with_name("sglang")
-    script.write_text("#!/bin/sh\n", encoding="utf-8")
-    script.chmod(0o755)
-    assert find_python(None, {"PATH": str(python.parent)}) == python
-
-
-def test_without_one_the_remedy_names_the_package_and_the_variable() -> None:
-    with pytest.raises(SettingError) as caught:
-        find_python(None, {"PATH": ""})
-    assert caught.value.rule == "no SGLang found: not in this Python, and no sglang on PATH"
-    assert "TUNER_SGLANG" in str(caught.value)
-
-
-@pytest.mark.parametrize(("name", "rule"), [("nothing", "there is no such file"), ("plain", "is not executable")])
-def test_a_python_that_cannot_run_is_refused(name: str, rule: str, tmp_path: Path) -> None:
-    (tmp_path / "plain").write_text("", encoding="utf-8")
-    for given, environment in ((str(tmp_path / name), {}), (None, {"TUNER_SGLANG": str(tmp_path / name)})):
-        with pytest.raises(UserError, match=rule):
-            find_python(given, environment)
 
 
 def test_the_installation_is_that_of_the_python(python: Path) -> None:

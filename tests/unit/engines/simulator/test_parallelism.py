@@ -15,12 +15,7 @@ from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budge
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
-from tuner.engines.simulator.serve_config import (
-    ServeConfig,
-    placed_config,
-    refusal_of_every_trial,
-    resolve_serve_config,
-)
+from tuner.engines.simulator.serve_config import CommandLine, ServeConfig, placed_config, resolve_serve_config
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -132,7 +127,7 @@ def test_refusals(arguments: list[str], gpus: int, message: str) -> None:
         config(*arguments, gpus=gpus)
     assert str(caught.value) == message
     model, card = known_models()[QWEN_72B], hardware_named("h200")
-    assert refusal_of_every_trial(arguments, {}, model, card, (0, 25, 1), PACKAGES, gpus) == message
+    assert CommandLine(arguments, {}, model, card, (0, 25, 1), PACKAGES, gpus).refusal_of_every_trial() == message
 
 
 @pytest.mark.parametrize(

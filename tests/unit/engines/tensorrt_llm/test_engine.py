@@ -23,7 +23,6 @@ from tuner.engines.tensorrt_llm.engine import (
     TensorRtLlmEngine,
     classify,
     facts_from_log,
-    find_server,
     installation,
     listed_name,
     token_tools,
@@ -144,25 +143,6 @@ def test_prompts_that_are_too_long_for_a_step_are_named(engine: TensorRtLlmEngin
     rule = "The sum of prompt length (24.0), query length (0) should not exceed max_num_tokens (20)"
     assert (failure.kind, failure.phase) == (K.KV_CACHE_TOO_SMALL, Phase.WARMUP)
     assert failure.message == f"none of 4 requests succeeded: {rule}"
-
-
-def test_the_given_program_comes_before_the_variable_and_that_before_the_path(program: Path) -> None:
-    assert find_server(str(program), {"TUNER_TRTLLM_SERVE": "/bin/true"}) == program
-    assert find_server(None, {"TUNER_TRTLLM_SERVE": str(program), "PATH": "/bin"}) == program
-    assert find_server(None, {"PATH": str(program.parent)}) == program
-
-
-def test_without_one_the_remedy_names_the_variable() -> None:
-    with pytest.raises(SettingError) as caught:
-        find_server(None, {"PATH": ""})
-    assert caught.value.rule == "no TensorRT-LLM found: no trtllm-serve on PATH"
-    assert "TUNER_TRTLLM_SERVE" in str(caught.value)
-
-
-def test_a_program_that_cannot_run_is_refused(tmp_path: Path) -> None:
-    for given, environment in ((str(tmp_path / "no"), {}), (None, {"TUNER_TRTLLM_SERVE": str(tmp_path / "no")})):
-        with pytest.raises(UserError, match="there is no such file"):
-            find_server(given, environment)
 
 
 def test_the_installation_is_that_of_the_script_s_python(program: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Finding vLLM, its interpreter and its version."""
+"""The interpreter of vLLM, and its version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.server.program_engine import interpreter_of
 from tuner.engines.server.python_engine import PythonInstallation
-from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, find_executable, installation
+from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, installation
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"
@@ -22,34 +22,6 @@ def program(path: Path, text: str = "#!/bin/sh\necho 9.9.9\n") -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
-
-
-def test_the_option_wins_over_the_variable_and_that_over_the_path(tmp_path: Path) -> None:
-    given, variable, on_path = (program(tmp_path / name / "vllm") for name in ("given", "variable", "path"))
-    environment = {"TUNER_VLLM": str(variable), "PATH": str(on_path.parent)}
-    assert find_executable(str(given), environment) == given
-    assert find_executable(None, environment) == variable
-    assert find_executable(None, {"PATH": str(on_path.parent)}) == on_path
-
-
-def test_the_vllm_beside_this_python_is_tried_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = program(tmp_path / "venv" / "bin" / "vllm")
-    monkeypatch.setattr(sys, "executable", str(beside.with_name("python")))
-    assert find_executable(None, {"PATH": "/nowhere"}) == beside
-
-
-def test_without_a_vllm_the_message_has_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(UserError, match=r"no vLLM found.*pip install vllm.*TUNER_VLLM"):
-        find_executable(None, {"PATH": "/nowhere"})
-
-
-def test_a_named_program_that_cannot_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vllm").write_text("")
-    with pytest.raises(UserError, match=r"vllm=.*: the file is not executable"):
-        find_executable(str(tmp_path / "vllm"), {})
-    with pytest.raises(UserError, match="TUNER_VLLM='/no/vllm': there is no such file"):
-        find_executable(None, {"TUNER_VLLM": "/no/vllm"})
 
 
 @pytest.mark.parametrize(

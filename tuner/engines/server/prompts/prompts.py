@@ -17,7 +17,7 @@ import json
 import random
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 made_text = importlib.import_module(f"{__package__}.made_text" if __package__ else "made_text")
@@ -26,6 +26,7 @@ WORDS = tuple(re.compile(words) for words in (r" [a-z]{2,10}", r" [^\s\ufffd]{1,
 """Words are drawn from the first kind that the tokenizer has: plain words, any text after a space, any visible text."""
 MOST_WORDS = 4096
 PASSAGE = 16
+"""Parts of the passage that a repetitive prompt repeats."""
 TRIES = 40
 LONGEST_TOKEN = 16
 """Characters of a token of made text, at the most on average."""
@@ -34,6 +35,15 @@ PIECE = re.compile(r"\s*\S+")
 
 class PromptError(ValueError):
     """The tokenizer cannot make a prompt of the requested length."""
+
+
+def drawn(parts: Sequence[Any], count: int, seed: int, text: str) -> list[Any]:
+    """Return `count` parts, such as words or tokens: random ones, or a short passage that is repeated."""
+    source = random.Random(seed)
+    if text == "repetitive":
+        passage = source.choices(parts, k=PASSAGE)
+        return [passage[index % PASSAGE] for index in range(count)]
+    return source.choices(parts, k=count)
 
 
 class PromptMaker:
@@ -76,14 +86,6 @@ class PromptMaker:
             if count >= MOST_WORDS:
                 return
 
-    def drawn(self, count: int, seed: int, text: str) -> list[str]:
-        """Return `count` words: random ones, or a short passage that is repeated."""
-        source = random.Random(seed)
-        if text == "repetitive":
-            passage = source.choices(self.words, k=PASSAGE)
-            return [passage[index % PASSAGE] for index in range(count)]
-        return source.choices(self.words, k=count)
-
     def shared(self, key: str, tokens: int, text: str = "random") -> list[str]:
         """Return a shared part; it is the same for its key in every workload."""
         words = self.parts.get((key, tokens, text))
@@ -92,7 +94,7 @@ class PromptMaker:
             if text in made_text.KINDS:
                 words = self.made([], text, seed, seed, tokens + self.special, ending=False)
             else:
-                words = self.drawn(tokens, seed, "random")
+                words = drawn(self.words, tokens, seed, "random")
             self.parts[key, tokens, text] = words
         return words
 
@@ -139,7 +141,7 @@ class PromptMaker:
             target = request["tokens"] + sum(part[1] for part in request["shared"])
             return before, self.made(before, text, world_of(request), request["seed"], target, ending=True)
         own = max(1, request["tokens"] - (0 if before else self.special))
-        return before, self.drawn(own, request["seed"], text)
+        return before, drawn(self.words, own, request["seed"], text)
 
 
 def world_of(request: dict[str, Any]) -> int:
