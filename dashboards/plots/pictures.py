@@ -37,7 +37,7 @@ class Pictures:
 def trial_pictures(trial: TrialRecord, outcome: TrialOutcome) -> Pictures:
     """Return the pictures of a trial's artifacts: `frames`, `server` and `rate`, those whose files it has."""
     folder = Path(outcome.artifacts)
-    files = frames.numbered_files(folder, "requests-*.parquet")
+    files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     states = frames.numbered_files(folder, "server-*.csv")
     rates = folder / "capacity.csv"
     draw: dict[str, _Draw] = {}

@@ -89,14 +89,16 @@ def percentiles(study: ReportedStudy) -> go.Figure | None:
 
 def distributions(study: ReportedStudy) -> go.Figure | None:
     """Cumulative distributions of TTFT, TPOT and ITL over all requests; None without records of single requests."""
-    found = {name: latency_arrays(study.files(number, "requests-*.parquet")) for name, number in study.compared.items()}
+    found = {
+        name: latency_arrays(study.files(number, "requests-*.jsonl.gz")) for name, number in study.compared.items()
+    }
     return traffic.distributions({name: each for name, each in found.items() if each})
 
 
 def lengths(study: ReportedStudy) -> go.Figure | None:
     """Completed and failed requests of the winner by prompt length and answer length; None without their records."""
     numbers = [*study.compared.values()]
-    files = study.files(numbers[-1], "requests-*.parquet") if numbers else []
+    files = study.files(numbers[-1], "requests-*.jsonl.gz") if numbers else []
     return traffic.lengths(length_frame(files)) if files else None
 
 
