@@ -59,7 +59,7 @@ def test_ci_runs_the_commands_of_the_readme_before_it_installs_more() -> None:
     assert "'/^## Try it$/,/^## /p' README.md" in fresh
     section = readme.partition("\n## Try it\n")[2].partition("\n## ")[0]
     assert "`sudo apt install git python3-venv`" in section
-    assert ".uv/bin/uv run pytest\n" in section
+    assert ".uv/bin/uv run --group dev pytest\n" in section
 
 
 def test_every_marker_is_explained_to_contributors() -> None:

@@ -104,7 +104,7 @@ def lengths(study: ReportedStudy) -> go.Figure | None:
 
 def classes(study: ReportedStudy) -> go.Figure | None:
     """Share of requests within the SLO of their class, by configuration; None without SLOs of classes."""
-    if not pictures.has_tradeoff(study.record):
+    if not tradeoff.has_tradeoff(study.record):
         return None
     return results.tradeoff(tradeoff.tradeoff_frame(study.record, study.trials, pictures.MATRIX_COLUMNS))
 
