@@ -69,7 +69,7 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 
 def tuner_words(words: list[str]) -> list[str] | None:
-    """Return the words after `tuner`, also of `uv run [--extra EXTRA] tuner …`; None for another program."""
+    """Return the words after `tuner`, also of `uv run … tuner …`; None for another program."""
     if words[0].endswith("uv") and words[1:2] == ["run"]:
         words = words[4:] if words[2:3] == ["--extra"] else words[2:]
     return words[1:] if words[:1] == ["tuner"] else None
