@@ -124,7 +124,8 @@ def test_the_newest_postgresql_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
 def test_ci_installs_every_program() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (packages,) = re.findall(r"^packages=\((.*)\)$", script, re.MULTILINE)
-    assert set(programs.FIND) <= set(packages.split())
+    assert set(programs.FIND) <= {*packages.split(), *programs.ELSEWHERE}
+    assert [how for how in programs.ELSEWHERE.values() if f"$({how} " not in script] == []
 
 
 PATIENCE_S = 300.0
