@@ -26,7 +26,7 @@ BESIDE = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 """What the sdist has beside the packages."""
 PATIENCE_S = 600.0
 MOST_BYTES = 650 * 10**6
-"""Of an installation without extras, bytecode included that a study compiles."""
+"""Of an installation without extras, before bytecode."""
 
 _INSTALLED = re.compile(r"""\bpip install( -\S+)* ['"]?tuner\b|'tuner\[""")
 _EXTRA = re.compile(r"--extra ([\w-]+)|\.whl\[([\w-]+)\]")
