@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from records.json_lines import read_rows
 from records.measured import capacity_of
 from records.metrics import METRICS
 from records.trials import Phase, ServerFacts, TrialOutcome, TrialRecord, Verdict
@@ -34,7 +35,7 @@ def numbered_files(folder: Path, name: str) -> list[Path]:
 
     Args:
         folder: the trial's folder of artifacts; may be missing.
-        name: the files' name with `*` for the benchmark's index, as `requests-*.parquet`.
+        name: the files' name with `*` for the benchmark's index, as `requests-*.jsonl.gz`.
     """
     pattern = re.compile(re.escape(name).replace(r"\*", r"(\d+)"))
     matches = {int(match[1]): file for file in folder.glob(name) if (match := pattern.fullmatch(file.name))}
@@ -45,7 +46,7 @@ def requests_by_length_frame(files: Iterable[Path]) -> pd.DataFrame:
     """Count every offered request by class and by planned prompt length.
 
     Args:
-        files: request records, one file for each benchmark (`requests-N.parquet`).
+        files: request records, one file for each benchmark (`requests-N.jsonl.gz`).
 
     Returns:
         one row for each class and bin. Columns: `class`; `from` and `to`, the bin's first and last length in tokens
@@ -57,8 +58,7 @@ def requests_by_length_frame(files: Iterable[Path]) -> pd.DataFrame:
     """
     counts: dict[tuple[str, int], Counter[str]] = {}
     for file in files:
-        with readable(file):
-            requests = pd.read_parquet(file, columns=["name", "status", "planned_input"])
+        requests = _requests(file, ["name", "status", "planned_input"])
         for name, status, tokens in requests.itertuples(index=False, name=None):
             counts.setdefault((name, upper_edge(tokens)), Counter())[status] += 1
     statuses = ["completed", *sorted({status for each in counts.values() for status in each} - {"completed"})]
@@ -145,6 +145,13 @@ def readable(file: Path) -> Iterator[None]:
         raise StorageError(f"{file} cannot be read: {first_line(error)}") from error
 
 
+def _requests(file: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """Return columns of a benchmark's request records; an absent number is NaN."""
+    numbers = [name for name in columns if name not in ("name", "status", "gaps_s")]
+    with readable(file):
+        return pd.DataFrame(read_rows(file), columns=list(columns)).astype(dict.fromkeys(numbers, "float64"))
+
+
 Latencies = dict[str, "np.ndarray[Any, Any]"]
 
 
@@ -166,8 +173,7 @@ def latency_arrays(files: Iterable[Path]) -> Latencies:
     columns = ["status", "due_s", "sent_s", "first_token_s", "end_s", "output_tokens", "gaps_s"]
     frames = []
     for file in files:
-        with readable(file):
-            frame = pd.read_parquet(file, columns=columns)
+        frame = _requests(file, columns)
         frames.append(frame[frame["status"] == "completed"])
     if not frames:
         return {}
@@ -199,8 +205,7 @@ def length_frame(files: Iterable[Path]) -> pd.DataFrame:
     """
     counts: dict[tuple[int, int], list[int]] = {}
     for file in files:
-        with readable(file):
-            requests = pd.read_parquet(file, columns=["status", "planned_input", "planned_output"])
+        requests = _requests(file, ["status", "planned_input", "planned_output"])
         for status, prompt, answer in requests.itertuples(index=False, name=None):
             cell = counts.setdefault((upper_edge(prompt), upper_edge(answer)), [0, 0])
             cell[status != "completed"] += 1

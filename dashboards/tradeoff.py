@@ -53,6 +53,11 @@ class Configuration:
         return f"#{self.number} {short}" + (f" ({self.failure})" if self.failure else "")
 
 
+def has_tradeoff(study: StudyRecord) -> bool:
+    """Return whether request classes of the study have SLOs."""
+    return has_class_slos(study) and bool(request_classes(study))
+
+
 def request_classes(study: StudyRecord) -> list[str]:
     """Return the request classes that the study sends; an empty list if its workload is not traffic.
 

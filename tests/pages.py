@@ -69,11 +69,10 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 
 def tuner_words(words: list[str]) -> list[str] | None:
-    """Return the words after `tuner`, also of `uv run tuner …`; None for another program."""
-    by_uv = words[0].endswith("uv") and words[1:3] == ["run", "tuner"]
-    if words[0] != "tuner" and not by_uv:
-        return None
-    return words[3:] if by_uv else words[1:]
+    """Return the words after `tuner`, also of `uv run … tuner …`; None for another program."""
+    if words[0].endswith("uv") and words[1:2] == ["run"]:
+        words = words[4:] if words[2:3] == ["--extra"] else words[2:]
+    return words[1:] if words[:1] == ["tuner"] else None
 
 
 def without_durations(line: str) -> str:

@@ -30,12 +30,16 @@ def _initdb() -> str | None:
 FIND: dict[str, Callable[[], str | None]] = {
     "chromium": _on_path("chromium", "chromium-browser", "google-chrome"),
     "haproxy": find_haproxy,
+    "helm": _on_path("helm"),
     "libgomp1": lambda: find_library("gomp"),  # of the package xllamacpp
     "postgresql": _initdb,
     "shellcheck": _on_path("shellcheck"),
     "systemd": _on_path("systemd-analyze"),
 }
 """By the name of its Debian package, how each program or library is found."""
+
+ELSEWHERE = {"helm": "scripts/install_helm.sh"}
+"""Programs that are no Debian package, and the script that installs each into a folder."""
 
 
 def needed(name: str) -> Path:
@@ -47,7 +51,8 @@ def needed(name: str) -> Path:
     found = FIND[name]()
     if found is not None:
         return Path(found)
-    missing = f"{name} is not installed (Debian: apt-get install {name})"
+    how = f"{ELSEWHERE[name]} DIR" if name in ELSEWHERE else f"Debian: apt-get install {name}"
+    missing = f"{name} is not installed ({how})"
     if os.environ.get("CI"):
         pytest.fail(missing, pytrace=False)
     pytest.skip(missing)

@@ -25,6 +25,8 @@ PACKAGES = tuple(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages
 BESIDE = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 """What the sdist has beside the packages."""
 PATIENCE_S = 600.0
+MOST_BYTES = 650 * 10**6
+"""Of an installation without extras, before bytecode."""
 
 _INSTALLED = re.compile(r"""\bpip install( -\S+)* ['"]?tuner\b|'tuner\[""")
 _EXTRA = re.compile(r"--extra ([\w-]+)|\.whl\[([\w-]+)\]")
@@ -95,6 +97,13 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv" / "bin"
 
 
+@pytest.fixture(scope="module")
+def reporting(programs: Path, wheel: Path) -> Path:
+    """The same, with the extra `report`; tests of what the wheel lacks come before."""
+    uv("pip", "install", "--quiet", "--python", programs.parent, f"{wheel}[report]")
+    return programs
+
+
 def command(programs: Path, folder: Path) -> dict[str, str]:
     """Return the environment of a user who works in a folder and has nothing but the wheel."""
     return {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder)}
@@ -120,9 +129,29 @@ def test_wheel_and_sdist_have_the_packages_and_no_more(built: Path, wheel: Path,
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> None:
-    words: list[str | Path] = [programs / "tuner", "optimize", "--trials", "12", "--plain"]
-    environment = command(programs, tmp_path)
+def test_the_installed_wheel_is_light_and_says_what_it_lacks(programs: Path, tmp_path: Path) -> None:
+    files = {(found.st_dev, found.st_ino): found.st_size for found in map(os.lstat, programs.parent.rglob("*"))}
+    assert sum(files.values()) < MOST_BYTES
+    for words, module, extra in (
+        (["optimize", "--trials", "2", "--plain"], "plotly", "report"),
+        (["report"], "jinja2", "report"),
+        (["serve", "--port", "0"], "jinja2", "report"),
+        (["ui"], "flask_wtf", "ui"),
+    ):
+        line: list[str | Path] = [programs / "tuner", *words]
+        environment = command(programs, tmp_path)
+        done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == (0 if words[0] == "optimize" else 2), done.stderr
+        assert f"the package `{module}` is not installed; `pip install 'llm-serving-tuner[{extra}]'`" in (
+            " ".join((done.stdout + done.stderr).split())
+        )
+    assert (tmp_path / "best_serve.sh").is_file()
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_runs_a_study(reporting: Path, tmp_path: Path) -> None:
+    words: list[str | Path] = [reporting / "tuner", "optimize", "--trials", "12", "--plain"]
+    environment = command(reporting, tmp_path)
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "beside the defaults, predicted: medians of " in done.stdout
@@ -132,16 +161,16 @@ def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "best_serve.sh").is_file()
     (report,) = tmp_path.glob("tuner_study/artifacts/*/report.html")
     assert "plotly" in report.read_text(encoding="utf-8")
-    where: list[str | Path] = [programs / "python", "-c", "import tuner; print(tuner.__file__)"]
+    where: list[str | Path] = [reporting / "python", "-c", "import tuner; print(tuner.__file__)"]
     shown = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert shown.startswith(str(programs.parent))
+    assert shown.startswith(str(reporting.parent))
 
 
 @pytest.fixture
-def address(programs: Path, tmp_path: Path) -> Iterator[str]:
+def address(reporting: Path, tmp_path: Path) -> Iterator[str]:
     """The address of the wheel's own service."""
-    words: list[str | Path] = [programs / "tuner", "serve", "--port", "0"]
-    environment = command(programs, tmp_path) | {"PYTHONUNBUFFERED": "1"}
+    words: list[str | Path] = [reporting / "tuner", "serve", "--port", "0"]
+    environment = command(reporting, tmp_path) | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     found = None

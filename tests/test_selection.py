@@ -60,7 +60,7 @@ def test_ci_runs_the_commands_of_the_readme_before_it_installs_more() -> None:
     assert "'/^## Try it$/,/^## /p' README.md" in fresh
     section = readme.partition("\n## Try it\n")[2].partition("\n## ")[0]
     assert "`sudo apt install git python3-venv`" in section
-    assert ".uv/bin/uv run pytest\n" in section
+    assert ".uv/bin/uv run --group dev pytest\n" in section
 
 
 def test_every_marker_is_explained_to_contributors() -> None:
@@ -125,7 +125,8 @@ def test_the_newest_postgresql_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
 def test_ci_installs_every_program() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (packages,) = re.findall(r"^packages=\((.*)\)$", script, re.MULTILINE)
-    assert set(programs.FIND) <= set(packages.split())
+    assert set(programs.FIND) <= {*packages.split(), *programs.ELSEWHERE}
+    assert [how for how in programs.ELSEWHERE.values() if f"$({how} " not in script] == []
 
 
 PATIENCE_S = 300.0

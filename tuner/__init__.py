@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuner.errors import SettingError, TunerError, UserError
     from tuner.sampler.residual import ResidualSampler
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "AsyncClient",

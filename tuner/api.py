@@ -22,6 +22,7 @@ from records.trials import TrialRecord
 from storage import open_store
 from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
+from tuner.extras import need
 from tuner.observers.fan_out import LineObserver, SilentObserver
 from tuner.settings.declared import OUTPUT, Setting, part
 from tuner.settings.keywords import takes
@@ -73,6 +74,7 @@ class Study:
     @property
     def plot(self) -> StudyPlots:
         """The figures of the report, as Plotly figures: `study.plot.pareto().show()`."""
+        need("plotly")
         from tuner.use_cases.report.plots import StudyPlots
 
         return StudyPlots(self.name, self.storage_url)
@@ -81,8 +83,9 @@ class Study:
         """Write the report, one HTML file, and return its path.
 
         Raises:
-            UserError: if the study has no finished trial, or the file cannot be written.
+            UserError: if the study has no finished trial, the file cannot be written, or the extra `report` is missing.
         """
+        need("plotly")
         from tuner.use_cases.report.page import report
 
         return report([self.name], Path(path), self.storage_url)

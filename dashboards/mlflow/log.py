@@ -21,8 +21,7 @@ from dashboards.frames import to_csv
 from dashboards.mlflow import run_layout, ui
 from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint, best_of
 from dashboards.mlflow.ui import artifact_root, database_file, local_folder, mask_passwords, quiet
-from dashboards.plots.pictures import Pictures, has_tradeoff, study_pictures, trial_pictures
-from dashboards.tradeoff import tradeoff_frame
+from dashboards.tradeoff import has_tradeoff, tradeoff_frame
 from records.trials import StudyRecord, TrialRecord
 from storage.errors import StorageError, first_line
 from storage.store import Store
@@ -35,6 +34,11 @@ for _name, _value in {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }.items():
     os.environ.setdefault(_name, _value)
+
+try:
+    from dashboards.plots import pictures
+except ModuleNotFoundError:  # Plotly comes with the extra `report`; without it, runs have no pictures
+    pictures = None  # type: ignore[assignment]
 
 import mlflow  # noqa: E402  (MLflow reads the settings above during its import)
 from mlflow.entities import Metric, Param, Run, RunTag  # noqa: E402
@@ -141,7 +145,8 @@ class RunLog:
         self._write(run_id, run_layout.trial_points(trial, outcome, facts), params)
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._log_file(run, file)
-        self._log_pictures(run_id, trial_pictures(trial, outcome))
+        if pictures is not None:
+            self._log_pictures(run_id, pictures.trial_pictures(trial, outcome))
         self._client.set_terminated(run_id, run_layout.status(outcome), run_layout.milliseconds(outcome.ended_at))
         self._write(parent.info.run_id, run_layout.history_points(trial, outcome))
         self._store.mark_synced(trial.study, trial.number, trial.round, run_id)
@@ -158,12 +163,12 @@ class RunLog:
                 return
         self._client.log_artifact(run.info.run_id, str(file))
 
-    def _log_pictures(self, run_id: str, pictures: Pictures) -> None:
+    def _log_pictures(self, run_id: str, drawn: pictures.Pictures) -> None:
         """Log figures as HTML files, which load Plotly's script from its CDN, and why others could not be drawn."""
-        for name, figure in pictures.figures.items():
+        for name, figure in drawn.figures.items():
             self._client.log_figure(run_id, figure, f"pictures/{name}.html")
-        if pictures.undrawn:
-            self._client.log_text(run_id, "\n".join([*pictures.undrawn, ""]), "pictures/undrawn.txt")
+        if drawn.undrawn:
+            self._client.log_text(run_id, "\n".join([*drawn.undrawn, ""]), "pictures/undrawn.txt")
 
     def _owner(self, experiment: str, parent: Run, trial: TrialRecord) -> Run:
         """Return the run that a trial's run is nested in: the study's, or for a round its trial's."""
@@ -181,7 +186,8 @@ class RunLog:
             if content is not None:
                 self._client.log_dict(run_id, dict(content), f"{name}.json")
         trials = self._store.trials(study.name, finished=True)
-        self._log_pictures(run_id, study_pictures(study, trials))
+        if pictures is not None:
+            self._log_pictures(run_id, pictures.study_pictures(study, trials))
         if trials and has_tradeoff(study):
             self._client.log_text(run_id, to_csv(tradeoff_frame(study, trials)), "tradeoff.csv")
         best = best_of(study, trials)

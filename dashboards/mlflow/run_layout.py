@@ -189,7 +189,7 @@ def _code(value: object) -> str:
 
 ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
-    *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
+    *("requests-*.jsonl.gz", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
 )
 """Files of a trial's folder that are logged; `dashboards.plots.pictures` draws from some of them."""
 

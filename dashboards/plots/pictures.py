@@ -37,7 +37,7 @@ class Pictures:
 def trial_pictures(trial: TrialRecord, outcome: TrialOutcome) -> Pictures:
     """Return the pictures of a trial's artifacts: `frames`, `server` and `rate`, those whose files it has."""
     folder = Path(outcome.artifacts)
-    files = frames.numbered_files(folder, "requests-*.parquet")
+    files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     states = frames.numbered_files(folder, "server-*.csv")
     rates = folder / "capacity.csv"
     draw: dict[str, _Draw] = {}
@@ -65,13 +65,8 @@ def _of_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[tup
     front = (study.conclusion or {}).get("front") or study.facts.get(FRONT)
     if front:
         yield "front", partial(results.front, front)
-    if has_tradeoff(study):
+    if tradeoff.has_tradeoff(study):
         yield "tradeoff", lambda: results.tradeoff(tradeoff.tradeoff_frame(study, trials, MATRIX_COLUMNS))
-
-
-def has_tradeoff(study: StudyRecord) -> bool:
-    """Return whether request classes of the study have SLOs."""
-    return tradeoff.has_class_slos(study) and bool(tradeoff.request_classes(study))
 
 
 def _drawn(draw: Iterable[tuple[str, _Draw]], title: str) -> Pictures:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.chromium import browser, look
 from tests.unit.use_cases.size.test_page import SIZING
-from tuner.use_cases.size.page import html
+from tuner.use_cases.size.html import html
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])

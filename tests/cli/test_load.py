@@ -82,7 +82,7 @@ def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
     assert printed.code in (0, 1), printed.err  # a busy machine may be late; then the run is invalid
     found = json.loads(printed.out)
     assert (found["offered"], found["completed"]) == (12, 12)
-    lengths = {(r.name, r.planned_input) for r in read_records(folder / "tuner_load" / "requests-0.parquet")}
+    lengths = {(r.name, r.planned_input) for r in read_records(folder / "tuner_load" / "requests-0.jsonl.gz")}
     assert lengths == {("short", 28), ("shared", 48)}
 
 

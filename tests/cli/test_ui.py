@@ -13,7 +13,7 @@ from storage import open_store
 from tests import store_samples as samples
 from tests.browser.servers import running
 from tests.cli.command import run_here
-from tuner.cli.output.pages import mlflow
+from tuner import extras
 from tuner.http import ReadLimits, fetch
 from tuner.processes.ports import lease_port
 
@@ -36,11 +36,11 @@ def test_without_a_password_one_line_says_how(tmp_path: Path, monkeypatch: pytes
 
 def test_without_the_library_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", PASSWORD)
-    monkeypatch.setattr(mlflow, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     printed = run_here(tmp_path, "ui", "--host", "10.0.0.7")
     assert (printed.code, printed.out) == (2, "")
-    rule = "--host 10.0.0.7: MLflow needs Flask-WTF to ask for a password"
-    assert printed.err == f"tuner: {rule}; `pip install flask-wtf`, {TUNNEL}\n"
+    remedy = "`pip install 'llm-serving-tuner[ui]'`, in a checkout `uv sync --inexact --extra ui`"
+    assert printed.err == f"tuner: the package `flask_wtf` is not installed; {remedy}\n"
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ class ProgramEngineContract(EngineContract):
     def test_every_request_has_exactly_the_planned_tokens(self, engine: Any, good_spec: TrialSpec) -> None:
         with started(engine, good_spec) as server:
             server.benchmark(LOAD, 0, NEVER)
-        records = read_records(good_spec.artifacts / "requests-0.parquet")
+        records = read_records(good_spec.artifacts / "requests-0.jsonl.gz")
         assert [(each.input_tokens, each.output_tokens) for each in records] == [(24, 8)] * 12
 
     def test_a_server_that_is_killed_under_load_is_typed(self, engine: Any, good_spec: TrialSpec) -> None:

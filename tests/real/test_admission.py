@@ -31,7 +31,7 @@ def test_the_urgent_class_comes_first_and_the_queue_has_a_limit(
         repeat = server.benchmark(traffic, 0, NEVER)
     finally:
         server.stop()
-    records = read_records(tmp_path / "requests-0.parquet")
+    records = read_records(tmp_path / "requests-0.jsonl.gz")
     refused = [record for record in records if record.status is not RequestStatus.COMPLETED]
     assert repeat.failed == len(refused) > 0
     assert all("503" in str(record.error) for record in refused)

@@ -35,7 +35,7 @@ def test_adapters_and_schemas_are_served(engine: VllmEngine, tiny_model: Path, t
         repeat = server.benchmark(traffic, 0, NEVER)
     finally:
         server.stop()
-    records = read_records(tmp_path / "requests-0.parquet")
+    records = read_records(tmp_path / "requests-0.jsonl.gz")
     adapted = [record for record in records if record.name == "adapted"]
     structured = [record for record in records if record.name == "structured"]
     assert len(adapted) + len(structured) == repeat.offered == 24

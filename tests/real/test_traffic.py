@@ -72,7 +72,7 @@ def test_at_a_low_rate_every_slo_holds(server: VllmServer, traffic: Traffic, fol
     assert (repeat.offered, repeat.failed) == (72, 0)
     for name in traffic.classes:
         assert (repeat.metrics[f"{name}.goodput_share"] or 0) >= 0.99
-    records = read_records(folder / "requests-0.parquet")
+    records = read_records(folder / "requests-0.jsonl.gz")
     # lengths are exact under the model's tokenizer, and the server counts the same
     assert [r.input_tokens for r in records] == [r.planned_input for r in records]
     assert [r.output_tokens for r in records] == [r.planned_output for r in records]
@@ -97,7 +97,7 @@ def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traff
     felt, counted = repeat.metrics["p50_ttft_ms"], repeat.metrics["client.p50_ttft_ms"]
     assert felt is None or counted is None or felt > 2 * counted
     assert (repeat.metrics["goodput_share"] or 0) < 0.9
-    records = read_records(folder / "requests-1.parquet")
+    records = read_records(folder / "requests-1.jsonl.gz")
     assert len(records) == repeat.offered
     assert all(r.due_s is not None for r in records)
     assert max(r.sent_s - r.due_s for r in records if r.sent_s is not None and r.due_s is not None) > 1.0

@@ -17,6 +17,7 @@ from tuner.cli.help import FIRST_WEEK
 from tuner.cli.options import option_of
 from tuner.engines.simulator.flags import flag_names
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
+from tuner.extras import missing
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
@@ -54,6 +55,9 @@ def explain(error: Exception, words: Sequence[str], commands: Sequence[str]) -> 
         if isinstance(error, WaitInterrupted):
             return EXIT_INTERRUPTED
         return EXIT_OURS if isinstance(error, StorageUnavailable) else EXIT_USER
+    if isinstance(error, ModuleNotFoundError) and (lacking := missing(error)) is not None:
+        _say(str(lacking))
+        return lacking.exit_code
     reason = database_reason(error)
     if reason is not None:
         _say(f"the database failed: {reason}; check that it runs and has space, then run the same command again")

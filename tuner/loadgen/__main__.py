@@ -1,4 +1,4 @@
-"""`python -m tuner.loadgen PLAN RESULT [PROGRESS]`: run a plan; write the records to RESULT.parquet, then RESULT.json.
+"""`python -m tuner.loadgen PLAN RESULT [PROGRESS]`: run a plan; write the records to RESULT.jsonl.gz, then RESULT.json.
 
 Meanwhile it writes its progress to the file PROGRESS.
 """
@@ -45,7 +45,7 @@ def main() -> None:
     plan, requests = read_plan(plan_file)
     progress = ProgressWriter(progress_file[0], requests) if progress_file else None
     result = run_plan(plan, requests, progress)
-    write_records(result_file.with_suffix(".parquet"), result.records)
+    write_records(result_file.with_suffix(".jsonl.gz"), result.records)
     write_delays(result_file.with_suffix(".json"), generator_delays(result))
 
 

@@ -1,4 +1,4 @@
-"""The files of a run: one record per request as Parquet, and the generator's own delays as JSON."""
+"""The files of a run: one record per request as lines of JSON, and the generator's own delays as JSON."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from records.json_lines import read_rows, write_rows
 from tuner.files import write_atomically
 from tuner.loadgen.run import PlanResult, percentile
 from tuner.workloads.results import RequestRecord, RequestStatus
-
-SCHEMA = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("name", pa.string()),
-        ("status", pa.string()),
-        *((name, pa.int64()) for name in ("planned_input", "planned_output")),
-        *((name, pa.float64()) for name in ("due_s", "sent_s", "first_token_s", "end_s")),
-        *((name, pa.int64()) for name in ("input_tokens", "output_tokens")),
-        ("gaps_s", pa.list_(pa.float64())),
-        ("error", pa.string()),
-    ]
-)
 
 
 class RecordsError(ValueError):
@@ -71,9 +56,8 @@ def generator_delays(result: PlanResult) -> GeneratorDelays:
 
 
 def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
-    """Write records as Parquet, one row per request."""
-    rows = [{**asdict(record), "status": str(record.status), "gaps_s": list(record.gaps_s)} for record in records]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, compression="zstd")
+    """Write records, one line per request."""
+    write_rows(path, map(vars, records))
 
 
 def read_records(path: Path) -> list[RequestRecord]:
@@ -83,12 +67,11 @@ def read_records(path: Path) -> list[RequestRecord]:
         RecordsError: if it is not such a file.
     """
     try:
-        rows = pq.read_table(path, columns=SCHEMA.names).to_pylist()
         return [
             RequestRecord(**{**row, "status": RequestStatus(row["status"]), "gaps_s": tuple(row["gaps_s"])})
-            for row in rows
+            for row in read_rows(path)
         ]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordsError(path, error) from None
 
 

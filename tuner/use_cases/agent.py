@@ -18,6 +18,7 @@ from tuner.client.client import AsyncClient
 from tuner.client.replies import SubmittedStudy
 from tuner.confidence import INTERVAL
 from tuner.errors import TunerError, UserError
+from tuner.extras import remedy
 
 FILES = ("workload", "space", "quality_task")
 """Settings whose values name files of this machine, and would send them."""
@@ -54,7 +55,7 @@ def _library() -> Any:
     try:
         return import_module("mcp.server.mcpserver")
     except ModuleNotFoundError:
-        raise UserError("`tuner mcp` needs the package mcp, version 2; install it: pip install 'mcp>=2.3'") from None
+        raise UserError(f"`tuner mcp` needs the package mcp, version 2; {remedy('mcp')}") from None
 
 
 def _refused(text: str) -> Exception:

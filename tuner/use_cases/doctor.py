@@ -16,7 +16,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.use_cases.engines import wants_simulation
 from tuner.use_cases.places import home
 
-PACKAGES = ("optuna", "ray", "mlflow", "sqlalchemy", "pandas")
+PACKAGES = ("optuna", "ray", "mlflow-skinny", "sqlalchemy", "pandas")
 
 
 def examine(vllm: str | None, server_command: str | None) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tuner.errors import SettingError, UserError
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.render import write_serve_script
+from tuner.extras import missing
 from tuner.owner import free_path, other_file, refuse_other_file
 from tuner.settings.study import SCRIPT_FILE
 from tuner.study.run import RunResult
@@ -150,8 +151,13 @@ def _script(result: RunResult, name: str, store: Store, output: Path, note: Call
 
 def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str], None]) -> Path | None:
     # Plotly and Jinja take a second to import, which no start of a study should wait for.
-    from tuner.use_cases.report import charts, page
-
+    try:
+        from tuner.use_cases.report import charts, page
+    except ModuleNotFoundError as error:
+        if (lacking := missing(error)) is None:
+            raise
+        note(f"the report was not written: {lacking}; then `tuner report`")
+        return None
     try:
         study = page.reported_study(store, url, name)
         store.update_study(name, facts=charts.plotted_facts(study))

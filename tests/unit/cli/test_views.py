@@ -556,7 +556,7 @@ def traffic_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logs = traffic_folder / "t1"
     logs.mkdir()
     write_records(
-        logs / "requests-0.parquet",
+        logs / "requests-0.jsonl.gz",
         [
             RequestRecord(0, "chat", RequestStatus.COMPLETED, planned_input=50),
             RequestRecord(1, "chat", RequestStatus.TIMED_OUT, planned_input=70),

@@ -37,7 +37,7 @@ DONE, LATE = RequestStatus.COMPLETED, RequestStatus.TIMED_OUT
 
 
 def test_latencies_count_from_the_time_that_a_request_was_due(tmp_path: Path) -> None:
-    file = tmp_path / "requests-0.parquet"
+    file = tmp_path / "requests-0.jsonl.gz"
     open_loop = RequestRecord(0, "a", DONE, 10, 3, 1.0, 1.5, 2.0, 2.4, 10, 3, (0.1, 0.3))
     closed = RequestRecord(1, "a", DONE, 10, 1, None, 3.0, 3.25, 3.25, 10, 1)
     given_up = RequestRecord(2, "a", LATE, 10, 9, 4.0, 4.0, 4.5, None, None, None, (0.9,))
@@ -49,7 +49,7 @@ def test_latencies_count_from_the_time_that_a_request_was_due(tmp_path: Path) ->
 
 
 def test_requests_are_counted_by_both_lengths(tmp_path: Path) -> None:
-    file = tmp_path / "requests-0.parquet"
+    file = tmp_path / "requests-0.jsonl.gz"
     lengths = [(64, 65, DONE), (64, 100, LATE), (65, 10, DONE), (None, None, LATE)]
     write_records(file, [RequestRecord(i, "a", s, prompt, answer) for i, (prompt, answer, s) in enumerate(lengths)])
     rows = length_frame([file])[["prompt", "answer", "completed", "failed"]].to_numpy().tolist()
@@ -59,9 +59,9 @@ def test_requests_are_counted_by_both_lengths(tmp_path: Path) -> None:
 def test_without_files_there_is_nothing(tmp_path: Path) -> None:
     assert latency_arrays([]) == {}
     assert length_frame([]).empty
-    (tmp_path / "requests-0.parquet").write_text("no parquet")
-    with pytest.raises(StorageError, match=r"requests-0\.parquet cannot be read"):
-        latency_arrays([tmp_path / "requests-0.parquet"])
+    (tmp_path / "requests-0.jsonl.gz").write_text("no records")
+    with pytest.raises(StorageError, match=r"requests-0\.jsonl.gz cannot be read"):
+        latency_arrays([tmp_path / "requests-0.jsonl.gz"])
 
 
 def offered(index: int, name: str, tokens: int | None, status: str = "completed") -> RequestRecord:
@@ -70,15 +70,15 @@ def offered(index: int, name: str, tokens: int | None, status: str = "completed"
 
 def test_every_offered_request_is_in_one_bin(tmp_path: Path) -> None:
     write_records(
-        tmp_path / "requests-0.parquet",
+        tmp_path / "requests-0.jsonl.gz",
         [
             *(offered(index, "b", tokens) for index, tokens in enumerate((0, 1, 64, 65, 128, 129))),
             offered(6, "b", 128, "timed_out"),
             offered(7, "b", None, "malformed"),
         ],
     )
-    write_records(tmp_path / "requests-1.parquet", [offered(0, "a", 4097, "timed_out"), offered(1, "b", 100)])
-    frame = requests_by_length_frame(numbered_files(tmp_path, "requests-*.parquet"))
+    write_records(tmp_path / "requests-1.jsonl.gz", [offered(0, "a", 4097, "timed_out"), offered(1, "b", 100)])
+    frame = requests_by_length_frame(numbered_files(tmp_path, "requests-*.jsonl.gz"))
     assert to_csv(frame).splitlines() == [
         "class,from,to,offered,completed,malformed,timed_out",
         "a,4097,8192,1,0,0,1",
@@ -96,16 +96,16 @@ def test_without_files_there_are_no_rows() -> None:
 
 def test_files_are_in_the_order_of_the_benchmarks(tmp_path: Path) -> None:
     for name in (
-        "requests-10.parquet",
-        "requests-2.parquet",
-        "requests-0.parquet",
-        "warmup.parquet",
-        "requests-x.parquet",
+        "requests-10.jsonl.gz",
+        "requests-2.jsonl.gz",
+        "requests-0.jsonl.gz",
+        "warmup.jsonl.gz",
+        "requests-x.jsonl.gz",
     ):
         (tmp_path / name).touch()
-    names = [file.name for file in numbered_files(tmp_path, "requests-*.parquet")]
-    assert names == ["requests-0.parquet", "requests-2.parquet", "requests-10.parquet"]
-    assert numbered_files(tmp_path / "nowhere", "requests-*.parquet") == []
+    names = [file.name for file in numbered_files(tmp_path, "requests-*.jsonl.gz")]
+    assert names == ["requests-0.jsonl.gz", "requests-2.jsonl.gz", "requests-10.jsonl.gz"]
+    assert numbered_files(tmp_path / "nowhere", "requests-*.jsonl.gz") == []
 
 
 HEADER = (

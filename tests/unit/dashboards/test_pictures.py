@@ -42,7 +42,7 @@ def trial(number: int, a: float, b: float) -> TrialRecord:
 def outcome_with_files(folder: Path) -> TrialOutcome:
     """An outcome whose folder has the files of one benchmark and of a capacity search."""
     folder.mkdir()
-    write_records(folder / "requests-0.parquet", [RequestRecord(0, "a", RequestStatus.COMPLETED, planned_input=70)])
+    write_records(folder / "requests-0.jsonl.gz", [RequestRecord(0, "a", RequestStatus.COMPLETED, planned_input=70)])
     (folder / "server-0.csv").write_text("at_s,running,waiting,kv_usage,preemptions\n1,2,0,0.5,0\n")
     (folder / "capacity.csv").write_text(RATES)
     return replace(trial(0, 0.5, 1.0).outcome or samples.success(), artifacts=str(folder))
@@ -58,12 +58,12 @@ def test_every_file_of_a_trial_is_drawn_under_the_trials_name(tmp_path: Path) ->
 
 def test_a_picture_that_cannot_be_drawn_is_reported_beside_the_others(tmp_path: Path) -> None:
     outcome = outcome_with_files(tmp_path / "t")
-    (tmp_path / "t" / "requests-1.parquet").write_bytes(b"PAR1 torn")
+    (tmp_path / "t" / "requests-1.jsonl.gz").write_bytes(b"PAR1 torn")
     found = trial_pictures(trial(0, 0.5, 1.0), outcome)
     assert [*found.figures] == ["server", "rate"]
     [reason] = found.undrawn
     assert reason.startswith("requests: StorageError: ")
-    assert "requests-1.parquet cannot be read" in reason
+    assert "requests-1.jsonl.gz cannot be read" in reason
 
 
 def test_the_trade_off_of_a_study_is_limited() -> None:

@@ -183,8 +183,8 @@ def test_only_prefix_caching_serves_every_class(published: pd.DataFrame) -> None
 
 
 def test_every_published_request_is_counted_by_length(tmp_path: Path) -> None:
-    write_records(tmp_path / "requests-0.parquet", recorded(PUBLISHED["baseline"]))
-    frame = requests_by_length_frame([tmp_path / "requests-0.parquet"])
+    write_records(tmp_path / "requests-0.jsonl.gz", recorded(PUBLISHED["baseline"]))
+    frame = requests_by_length_frame([tmp_path / "requests-0.jsonl.gz"])
     assert list(zip(frame["class"], frame["from"], frame["to"], strict=True)) == [
         ("lilo", 1025, 2048),
         ("liso", 1025, 2048),

@@ -1,16 +1,14 @@
-"""The Dockerfile, the Compose files and the manifests for Kubernetes against the program and each other."""
+"""The Dockerfile and the Compose files against the program and each other."""
 
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
-import yaml
 
 from tests.test_docs import parse
 
@@ -82,9 +80,11 @@ def test_ports_are_open_to_this_machine_only_and_agree(project: dict[str, Any]) 
         port = option.partition("=")[2]
         assert option in services[name]["command"]
         assert [(str(each["target"]), each["published"]) for each in opened[name]] == [(port, port)]
-        assert f":{port}/" in services[name]["healthcheck"]["test"][-1]
     assert services["tuner"]["environment"]["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
-    assert "EXPOSE 8600" in (DEPLOY / "Dockerfile").read_text()
+    assert ":5000/" in services["mlflow"]["healthcheck"]["test"][-1]
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert "EXPOSE 8600" in image
+    assert ":8600/readyz" in image.partition("HEALTHCHECK")[2]
 
 
 def test_no_password_is_written(project: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ def test_no_password_is_written(project: dict[str, Any]) -> None:
 
 def test_services_wait_for_healthy_ones_and_keep_their_data(project: dict[str, Any]) -> None:
     for name, service in project["services"].items():
-        assert name in ("token", "ray-worker") or "healthcheck" in service, name
+        assert name in ("token", "tuner") or "healthcheck" in service, name  # tuner: the image has it
         for needed, how in (service.get("depends_on") or {}).items():
             assert how["condition"] == "service_healthy"
             assert "healthcheck" in project["services"][needed]
@@ -119,6 +119,11 @@ def test_the_image_is_pinned_and_not_roots() -> None:
     assert re.search(r"^ARG BASE_IMAGE=python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
     assert re.search(r"^ARG UV_VERSION=\d+\.\d+\.\d+$", text, re.MULTILINE)
     assert re.findall(r"^USER (\w+)$", text, re.MULTILINE)[-1] == re.findall(r"--uid (\d+)", text)[0] != "0"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert f"\nCOPY {package} ./{package}\n" in text
+        assert f"!{package}" in ignored
     for source in re.findall(r"^COPY (?:--\S+ )?(.+) \S+$", text, re.MULTILINE):
         assert all((ROOT / name).exists() for name in source.split())
 
@@ -139,103 +144,3 @@ def test_the_entrypoint_joins_the_ray_cluster_before_the_command(tmp_path: Path)
         [str(DEPLOY / "entrypoint.sh"), "echo", "served"], env=variables, capture_output=True, text=True
     )
     assert done.stdout == "ray start --address=head:6379 --num-cpus=0 --num-gpus=0;served\n"
-
-
-FOLDER = ROOT / "deploy" / "kubernetes"
-VERSIONS = ("1.25", "1.37")
-
-
-def documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text()))
-
-
-def manifests() -> list[dict[str, Any]]:
-    return [*documents("tuner.yaml"), *documents("token.yaml")]
-
-
-def pods() -> dict[str, dict[str, Any]]:
-    """Return the specification of each pod by the name of its container."""
-    (cluster,) = documents("raycluster.yaml")
-    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
-    found = [group["template"]["spec"] for group in groups]
-    for document in manifests():
-        if document["kind"] == "Pod":
-            found.append(document["spec"])
-        if document["kind"] == "Deployment":
-            found.append(document["spec"]["template"]["spec"])
-    return {each["containers"][0]["name"]: each for each in found}
-
-
-def commands() -> Iterator[list[str]]:
-    for pod in pods().values():
-        words = pod["containers"][0].get("args", [])
-        if words:
-            yield words
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_manifests_are_valid(version: str) -> None:
-    for document in manifests():
-        kubernetes_validate.validate(document, version, strict=True)
-    for name, spec in pods().items():
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-        kubernetes_validate.validate(pod, version, strict=True)
-
-
-def test_a_misspelt_field_is_found() -> None:
-    (document,) = documents("token.yaml")
-    document["spec"]["restartPolice"] = "Never"
-    with pytest.raises(kubernetes_validate.ValidationError, match="restartPolice"):
-        kubernetes_validate.validate(document, VERSIONS[0], strict=True)
-
-
-def test_every_command_parses() -> None:
-    found = list(commands())
-    assert sorted(words[1] for words in found) == ["serve", "token"]
-    for words in found:
-        assert words[0] == "tuner"
-        parse(words[1:])
-
-
-def test_all_pods_have_the_same_image_with_a_version() -> None:
-    (image,) = {pod["containers"][0]["image"] for pod in pods().values()}
-    assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+", image)
-    assert f"-t {image} ." in (ROOT / "docs" / "cluster.md").read_text()
-
-
-def test_no_pod_is_roots_and_none_gets_the_variables_of_services() -> None:
-    uid = int(re.findall(r"--uid (\d+)", (ROOT / "deploy" / "Dockerfile").read_text())[0])
-    for pod in pods().values():
-        assert pod["enableServiceLinks"] is False  # a Service called tuner would set TUNER_PORT and others
-        assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, uid)
-
-
-def test_passwords_are_references() -> None:
-    variables = [each for pod in pods().values() for each in pod["containers"][0].get("env", [])]
-    passwords = [each for each in variables if each["name"] == "PGPASSWORD"]
-    assert len(passwords) == 2
-    assert all(set(each) == {"name", "valueFrom"} for each in passwords)
-    assert all(set(each["valueFrom"]) == {"secretKeyRef"} for each in passwords)
-
-
-def test_the_service_joins_the_cluster_that_it_uses() -> None:
-    container = pods()["tuner"]["containers"][0]
-    variables = {each["name"]: each.get("value") for each in container["env"]}
-    (cluster,) = documents("raycluster.yaml")
-    address = f"{cluster['metadata']['name']}-head-svc:6379"
-    assert variables["RAY_JOIN"] == address
-    assert f"--ray-address={address}" in container["args"]
-    assert cluster["spec"]["headGroupSpec"]["rayStartParams"]["num-gpus"] == "0"
-    worker = pods()["ray-worker"]["containers"][0]
-    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
-
-
-def test_the_service_reaches_the_pod() -> None:
-    by_kind = {document["kind"]: document for document in documents("tuner.yaml")}
-    service, deployment = by_kind["Service"]["spec"], by_kind["Deployment"]["spec"]
-    assert service["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
-    (port,) = pods()["tuner"]["containers"][0]["ports"]
-    assert (service["ports"][0]["targetPort"], port["containerPort"]) == (port["name"], 8600)
-    claim = by_kind["PersistentVolumeClaim"]["metadata"]["name"]
-    claims = [volume.get("persistentVolumeClaim") for volume in pods()["tuner"]["volumes"]]
-    assert {"claimName": claim} in claims

@@ -114,8 +114,8 @@ def test_a_reply_and_then_the_end_of_the_connection(name: str, tmp_path: Path) -
     assert message in str(record.error)
     assert record.end_s is not None
     assert record.end_s < 5.0
-    write_records(tmp_path / "r.parquet", [record])
-    assert read_records(tmp_path / "r.parquet") == [record]
+    write_records(tmp_path / "r.jsonl.gz", [record])
+    assert read_records(tmp_path / "r.jsonl.gz") == [record]
 
 
 async def close_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -317,5 +317,5 @@ def test_no_reply_raises(tmp_path: Path) -> None:
         assert record.sent_s is not None
         assert record.end_s is not None
         assert record.end_s - record.sent_s < 2.0
-    write_records(tmp_path / "r.parquet", result.records)
-    assert read_records(tmp_path / "r.parquet") == result.records
+    write_records(tmp_path / "r.jsonl.gz", result.records)
+    assert read_records(tmp_path / "r.jsonl.gz") == result.records

@@ -311,7 +311,7 @@ class Program:
         """Wait until it ends with exit code 0 and no output, and return its records."""
         printed = self.process.communicate(timeout=60)
         assert (self.process.returncode, *printed) == (0, "", "")
-        return read_records(self.result.with_suffix(".parquet"))
+        return read_records(self.result.with_suffix(".jsonl.gz"))
 
 
 StartProgram = Callable[..., Program]
@@ -350,7 +350,7 @@ def test_it_writes_records_and_delays(start_fake: StartFake, start_program: Star
     assert delays.lag_p99_s is not None
     assert 0.4 < delays.wall_s < 10.0
     assert delays.cpu_s > 0.0
-    assert {path.name for path in program.result.parent.glob("result*")} == {"result.parquet", "result.json"}
+    assert {path.name for path in program.result.parent.glob("result*")} == {"result.jsonl.gz", "result.json"}
 
 
 def test_each_request_in_flight_has_a_connection_whatever_the_shell_allows(
@@ -410,21 +410,21 @@ ZEROS = RequestRecord(9, "a", RequestStatus.INCOMPLETE, 0, 0, 0.0, 0.0, 0.0, 0.0
 def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
     others = [RequestRecord(index, "a", status) for index, status in enumerate(RequestStatus)]
     records = [WHOLE, BARE, ZEROS, *others]
-    write_records(tmp_path / "r.parquet", records)
-    assert read_records(tmp_path / "r.parquet") == records
+    write_records(tmp_path / "r.jsonl.gz", records)
+    assert read_records(tmp_path / "r.jsonl.gz") == records
 
 
 def test_absent_times_are_read_back_as_none(tmp_path: Path) -> None:
-    write_records(tmp_path / "r.parquet", [BARE])
-    (found,) = read_records(tmp_path / "r.parquet")
+    write_records(tmp_path / "r.jsonl.gz", [BARE])
+    (found,) = read_records(tmp_path / "r.jsonl.gz")
     assert (found.due_s, found.sent_s, found.first_token_s, found.end_s) == (None, None, None, None)
     assert (found.planned_input, found.output_tokens, found.gaps_s) == (None, None, ())
     assert found.status is RequestStatus.NOT_SENT
 
 
 def test_no_records(tmp_path: Path) -> None:
-    write_records(tmp_path / "r.parquet", [])
-    assert read_records(tmp_path / "r.parquet") == []
+    write_records(tmp_path / "r.jsonl.gz", [])
+    assert read_records(tmp_path / "r.jsonl.gz") == []
 
 
 @pytest.mark.parametrize(

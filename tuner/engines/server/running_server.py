@@ -538,7 +538,7 @@ class GeneratorServer(RunningServer):
         """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""
         name = "warmup" if phase is Phase.WARMUP else f"requests-{index}"
         try:
-            return read_records(self._artifacts / f"{name}.parquet")
+            return read_records(self._artifacts / f"{name}.jsonl.gz")
         except RecordsError:
             return ()
 

@@ -1,6 +1,6 @@
 """Send traffic to a running server: schedule, prompts and load generator, and the commands that run beside a server.
 
-The trial's artifacts keep `requests-N.parquet`, one record per request with its class, schedule and times, and
+The trial's artifacts keep `requests-N.jsonl.gz`, one record per request with its class, schedule and times, and
 `requests-N.json`, the delays of the generator itself.
 """
 
@@ -100,7 +100,7 @@ class TrafficFiles:
     @property
     def records(self) -> Path:
         """One record per request."""
-        return self.folder / f"{self.name}.parquet"
+        return self.folder / f"{self.name}.jsonl.gz"
 
     @property
     def delays(self) -> Path:

@@ -145,7 +145,7 @@ class SimulatedServer:
             records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
             self._raise_if_cut(records)
             self._clock.advance(_duration_s(run))
-            write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
+            write_records(self._spec.artifacts / f"requests-{index}.jsonl.gz", records)
             return repeat_of(workload, records, index)
         self._clock.advance(_duration_s(run))
         if not run.all_ended:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -22,6 +21,7 @@ import httpx
 from storage.service.records import Role
 from tuner.client.address import is_loopback
 from tuner.errors import SettingError
+from tuner.extras import need
 from tuner.service.http.models import NAME
 from tuner.service.http.problems import Problem
 from tuner.service.watching.logs import say
@@ -108,7 +108,8 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
     """Return the provider of a process's settings, with the secret of its environment; None without one.
 
     Raises:
-        SettingError: for settings that cannot work together, an address that is not safe, or a missing package.
+        SettingError: for settings that cannot work together, and an address that is not safe.
+        UserError: without the packages of the extra `oidc`.
     """
     issuer, client_id = given.oidc_issuer, given.oidc_client_id
     if issuer is None:
@@ -127,9 +128,8 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
     if not given.oidc_role:
         rule = "without roles nobody may sign in"
         raise SettingError("oidc_role", None, rule, "give {oidc_role} GROUP=ROLE, such as '*=viewer' for everybody")
-    if find_spec("authlib") is None or find_spec("joserfc") is None:
-        rule, remedy = "signing in needs the package authlib", "install it: pip install 'authlib>=1.6'"
-        raise SettingError("oidc_issuer", issuer, rule, remedy)
+    need("authlib")
+    need("joserfc")
     return ProviderSettings(
         issuer,
         client_id,

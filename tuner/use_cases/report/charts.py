@@ -89,20 +89,22 @@ def percentiles(study: ReportedStudy) -> go.Figure | None:
 
 def distributions(study: ReportedStudy) -> go.Figure | None:
     """Cumulative distributions of TTFT, TPOT and ITL over all requests; None without records of single requests."""
-    found = {name: latency_arrays(study.files(number, "requests-*.parquet")) for name, number in study.compared.items()}
+    found = {
+        name: latency_arrays(study.files(number, "requests-*.jsonl.gz")) for name, number in study.compared.items()
+    }
     return traffic.distributions({name: each for name, each in found.items() if each})
 
 
 def lengths(study: ReportedStudy) -> go.Figure | None:
     """Completed and failed requests of the winner by prompt length and answer length; None without their records."""
     numbers = [*study.compared.values()]
-    files = study.files(numbers[-1], "requests-*.parquet") if numbers else []
+    files = study.files(numbers[-1], "requests-*.jsonl.gz") if numbers else []
     return traffic.lengths(length_frame(files)) if files else None
 
 
 def classes(study: ReportedStudy) -> go.Figure | None:
     """Share of requests within the SLO of their class, by configuration; None without SLOs of classes."""
-    if not pictures.has_tradeoff(study.record):
+    if not tradeoff.has_tradeoff(study.record):
         return None
     return results.tradeoff(tradeoff.tradeoff_frame(study.record, study.trials, pictures.MATRIX_COLUMNS))
 

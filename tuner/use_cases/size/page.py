@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from dashboards.plots.sizing import cost_against_latency, servers_by_hour
-from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
 from tuner.results import text
 from tuner.results.text import Grid, grid
 from tuner.use_cases.size.fleet import HOURS_PER_MONTH
@@ -29,11 +27,11 @@ def document(sizing: Sizing) -> dict[str, Any]:
         "notes": list(sizing.notes),
         "seconds": round(sizing.seconds, 2),
         "measured_by_predicted": sizing.ratio,
-        "shapes": [_shape(each) for each in sizing.shapes],
+        "shapes": [shape_facts(each) for each in sizing.shapes],
     }
 
 
-def _shape(each: Sized) -> dict[str, Any]:
+def shape_facts(each: Sized) -> dict[str, Any]:
     found = each.prediction
     return {
         "card": each.card.key,
@@ -86,8 +84,8 @@ def fleets_grid(sizing: Sizing) -> Grid:
             str(fleet.servers),
             _worst(each),
             str(fleet.gpus),
-            _money(fleet.cost_per_month),
-            *((_money(fleet.cost_per_month_by_hour),) if by_hour else ()),
+            money(fleet.cost_per_month),
+            *((money(fleet.cost_per_month_by_hour),) if by_hour else ()),
             _cents(fleet.cost_per_million_total_tokens),
             *(_ms(each.latencies.get(name)) for name in ("p95_ttft_ms", "p95_tpot_ms")),
             faint=not each.on_front,
@@ -102,7 +100,7 @@ def _worst(each: Sized) -> str:
     return "none hold" if each.pessimistic is None else str(each.pessimistic.servers)
 
 
-def _money(value: float | None) -> str:
+def money(value: float | None) -> str:
     return text.ABSENT if value is None else f"{value:,.0f}"
 
 
@@ -120,7 +118,7 @@ def verdict(sizing: Sizing) -> str:
     if best is None or best.fleet is None:
         return "No shape of these cards holds a rate within the SLOs"
     fleet, worst = best.fleet, best.pessimistic
-    cost = "" if fleet.cost_per_month is None else f", {_money(fleet.cost_per_month)}{_currency(best)} a month"
+    cost = "" if fleet.cost_per_month is None else f", {money(fleet.cost_per_month)}{currency(best)} a month"
     rest = "" if worst is None else f"; {worst.servers} at the pessimistic end of the error band"
     return (
         f"{text.count(fleet.servers, 'server')} of {best.card.name}, {best.prediction.shape.name}{cost}: each holds "
@@ -128,7 +126,7 @@ def verdict(sizing: Sizing) -> str:
     )
 
 
-def _currency(each: Sized) -> str:
+def currency(each: Sized) -> str:
     return f" {each.price.currency}" if each.price is not None and each.price.currency else ""
 
 
@@ -185,37 +183,6 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
         yield f"corrected: predicted rates times {sizing.ratio:.3f}, the measured rates relative to their predictions"
 
 
-def html(sizing: Sizing) -> str:
-    """Return the page."""
-    best = sizing.cheapest
-    figures = [*_figures(sizing)]
-    note = f"{text.sentence(reserve_line(sizing))}. Shapes that another one beats are pale."
-    fleets = Table("Fleets by cost", fleets_grid(sizing), note)
-    parts: list[Figure | Table | Command | str] = [*figures, fleets]
-    if best is not None:
-        parts.append(Command("A server of the cheapest fleet", shlex.join(command_of(sizing, best))))
-    page = Page(
-        title=f"Servers for {sizing.model.name}",
-        subtitle=f"{', '.join(dict.fromkeys(each.card.name for each in sizing.shapes))}; SLOs: "
-        f"{', '.join(str(slo) for slo in sizing.slos)}",
-        verdict=f"{verdict(sizing)}.",
-        simulated=all(each.origin is Origin.PREDICTED for each in sizing.shapes),
-        tiles=[*_tiles(sizing)],
-        sections=[
-            Section("Servers and cost", parts),
-            Section("What one server holds", [Table("Rates", rates_grid(sizing), _RATES)]),
-            Section("What to know", [*map(text.sentence, why_lines(sizing))]),
-        ],
-    )
-    return render(page)
-
-
-_RATES = (
-    "The highest rate with every SLO met, the rate at the pessimistic end of the error band, what is missed above it, "
-    "and the flags."
-)
-
-
 def rates_grid(sizing: Sizing) -> Grid:
     """Return a row for each shape: rates of one server, what limits it, and its flags."""
     left = ("card", "shape", "rate is", "missed above", "flags")
@@ -230,30 +197,3 @@ def rates_grid(sizing: Sizing) -> Grid:
         flags = shlex.join(found.arguments) or "the defaults"
         table.add(each.card.key, found.shape.name, version, *rates, missed, flags, faint=not each.on_front)
     return table
-
-
-def _tiles(sizing: Sizing) -> Iterator[Tile]:
-    best = sizing.cheapest
-    if best is None or best.fleet is None:
-        return
-    fleet, worst = best.fleet, best.pessimistic
-    yield Tile("servers", str(fleet.servers), "" if worst is None else f"{worst.servers} at the pessimistic end")
-    yield Tile("GPUs", f"{fleet.gpus} × {best.card.key}", best.prediction.shape.name)
-    yield Tile("one server holds", f"{text.number(best.rate)} req/s", best.origin.value)
-    yield Tile("cost per month", f"{_money(fleet.cost_per_month)}{_currency(best)}", "all hours the same servers")
-    if fleet.cost_per_month_by_hour is not None:
-        yield Tile(
-            "cost by the hour", f"{_money(fleet.cost_per_month_by_hour)}{_currency(best)}", "servers follow the hours"
-        )
-
-
-def _figures(sizing: Sizing) -> Iterator[Figure]:
-    shapes = [_shape(each) for each in sizing.shapes]
-    drawn = cost_against_latency(shapes)
-    if drawn is not None:
-        note = "A point is a fleet for the peak. Large: no other one has lower cost and latencies. Filled: measured."
-        yield Figure("Cost against latency", drawn, note, "Latencies are predicted, at each server's part of the peak.")
-    best = sizing.cheapest
-    if best is not None and best.fleet is not None and best.fleet.by_hour:
-        hours = servers_by_hour(sizing.demand.hours, best.fleet.by_hour, best.name)
-        yield Figure("Servers by the hour", hours, "The cheapest shape: servers of each hour, and its peak rate.")

@@ -69,7 +69,7 @@ def test_no_repeat_is_cached_and_facts_are_those_of_the_server(engine: LlamaCppE
         repeats = [server.benchmark(LOAD, index, NEVER) for index in range(2)]
         facts = server.facts()
     records = [
-        record for index in range(2) for record in read_records(good_spec.artifacts / f"requests-{index}.parquet")
+        record for index in range(2) for record in read_records(good_spec.artifacts / f"requests-{index}.jsonl.gz")
     ]
     assert all(len(record.gaps_s) <= 7 for record in records)
     assert facts.prefix_hit_rate == 0.0

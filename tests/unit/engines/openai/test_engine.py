@@ -95,7 +95,7 @@ def test_a_server_without_health_and_metrics_is_ready_when_it_lists_the_model(
         repeat = server.benchmark(LOAD, 0, NEVER)  # a request fails, after which the server must answer as healthy
         assert server.facts() == ServerFacts()
     assert (repeat.offered, repeat.completed, repeat.failed) == (12, 11, 1)
-    records = read_records(good_spec.artifacts / "requests-0.parquet")
+    records = read_records(good_spec.artifacts / "requests-0.jsonl.gz")
     counted = [(each.planned_input, each.input_tokens, each.output_tokens) for each in records if each.completed]
     assert counted == [(24, 24, 8)] * 11
 

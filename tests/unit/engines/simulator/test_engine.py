@@ -158,7 +158,7 @@ def test_traffic_writes_a_record_of_every_request(engine: SimulatedEngine, tmp_p
     workload = mixed.model_copy(update={"requests": 200, "timeout_s": 5.0})
     outcome = run_trial(engine, spec(tmp_path, workload=workload), NEVER, worker="w0", device="d")
     assert outcome.failure is None
-    records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
+    records = read_records(tmp_path / "artifacts" / "requests-0.jsonl.gz")
     assert [record.index for record in records] == list(range(200))
     assert {record.name for record in records} == {"siso", "silo", "liso", "lilo"}
     for record in records:

@@ -74,7 +74,7 @@ def test_every_request_is_recorded_and_compared_with_the_slo_of_its_class(run: R
     (repeat,) = outcome.repeats
     assert (repeat.offered, repeat.completed, repeat.failed, repeat.seed) == (30, 30, 0, 1000)
     assert [outcome.metric(f"{name}.goodput_share") for name in ("a", "b", "worst")] == [1.0, 1.0, 1.0]
-    records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
+    records = read_records(tmp_path / "artifacts" / "requests-0.jsonl.gz")
     # system prompt 2; class a 3 of its own, class b 3 of its document and 5 of its own
     assert {(r.name, r.planned_input, r.input_tokens, r.output_tokens) for r in records} == {
         ("a", 5, 5, 4),
@@ -112,7 +112,7 @@ def test_traffic_that_exceeds_its_limit_is_cut_off_with_all_its_records(run: Run
     (repeat,) = outcome.repeats
     assert repeat.offered == 30
     assert 0 < repeat.completed < 30
-    records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
+    records = read_records(tmp_path / "artifacts" / "requests-0.jsonl.gz")
     assert {str(record.status) for record in records} <= {"completed", "timed_out", "not_sent"}
 
 
@@ -142,7 +142,7 @@ def test_a_generator_that_a_signal_ends_is_a_failure_of_the_infrastructure(run: 
     assert (outcome.failure.kind, outcome.failure.exit_code) == (FailureKind.CLIENT_KILLED, -signal.SIGKILL)
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "json"])
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "json"])
 def test_records_that_cannot_be_read_are_a_benchmark_failure(tmp_path: Path, suffix: str) -> None:
     files = TrafficFiles(tmp_path, "requests-0")
     write_records(files.records, [])

@@ -15,7 +15,8 @@ from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
 from tuner.use_cases.size.demand import Demand
 from tuner.use_cases.size.fleet import Reserve, fleet_of
-from tuner.use_cases.size.page import document, fleets_grid, html, memory_lines, verdict, why_lines
+from tuner.use_cases.size.html import html
+from tuner.use_cases.size.page import document, fleets_grid, memory_lines, verdict, why_lines
 from tuner.use_cases.size.predict import Asked, Prediction
 from tuner.use_cases.size.rate import HeldRate, Run
 from tuner.use_cases.size.shapes import ONE_GPU, Shape

@@ -63,7 +63,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     if trial.outcome is None:
         raise UserError(f"{name} has not finished; see `tuner trials`")
     folder = Path(trial.outcome.artifacts)
-    files = frames.numbered_files(folder, "requests-*.parquet")
+    files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     if files:
         return files, folder / "capacity.csv"
     failure = trial.outcome.failure

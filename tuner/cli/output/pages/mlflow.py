@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from dashboards.mlflow.ui import (
 from dashboards.mlflow.with_parent import PARENT_VARIABLE
 from storage import open_store
 from tuner.errors import EXIT_OURS, TunerError, UserError
+from tuner.extras import need
 from tuner.processes.ports import port_answers
 from tuner.results import text
 from tuner.use_cases.places import find_study, storage_url, tracking_uri
@@ -48,6 +48,7 @@ def run_ui(study: str | None, port: int, host: str, storage: str | None) -> None
     """Become MLflow's user interface, after a line with its address."""
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
+    need("flask_wtf")
     if not is_loopback(host):
         _refuse_without_password(host, port)
     url = storage_url(storage, create=False)
@@ -72,13 +73,10 @@ def _refuse_without_password(host: str, port: int) -> None:
     """Refuse an address that other machines reach, unless MLflow can ask for a password.
 
     Raises:
-        UserError: without a password that MLflow accepts, or without the library that MLflow needs for it.
+        UserError: without a password that MLflow accepts.
     """
     tunnel = f"or leave --host out, and open a tunnel: `ssh -N -L {port}:127.0.0.1:{port} USER@THIS_MACHINE`"
     if len(os.environ.get(PASSWORD_VARIABLE, "")) < LEAST_PASSWORD:
         rule = "other machines reach this address, and MLflow has no password"
         remedy = f"set {PASSWORD_VARIABLE} to {LEAST_PASSWORD} characters or more"
         raise UserError(f"--host {host}: {rule}; {remedy}, {tunnel}")
-    if find_spec("flask_wtf") is None:
-        rule = "MLflow needs Flask-WTF to ask for a password"
-        raise UserError(f"--host {host}: {rule}; `pip install flask-wtf`, {tunnel}")

@@ -11,11 +11,12 @@ from tuner.cli.output.pages.benchmarks import CapacityProgress
 from tuner.cli.output.parts import FittedTable, ShellCommand, show
 from tuner.cli.signals import stop_on_signals
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
+from tuner.extras import missing
 from tuner.files import write_output
 from tuner.results import text
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.fleet import Reserve as Reserve
-from tuner.use_cases.size.page import command_of, document, fleets_grid, html, reserve_line, verdict, why_lines
+from tuner.use_cases.size.page import command_of, document, fleets_grid, reserve_line, verdict, why_lines
 from tuner.use_cases.size.sizing import CARDS as CARDS
 from tuner.use_cases.size.sizing import Origin, Sizing, size
 from tuner.use_cases.size.sizing import SizeRequest as SizeRequest
@@ -41,7 +42,7 @@ def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -
     folder.mkdir(parents=True, exist_ok=True)
     found = document(sizing)
     write_output(folder / JSON_FILE, json.dumps(found, indent=1))
-    write_output(folder / PAGE_FILE, html(sizing))
+    _write_page(sizing, folder)
     if as_json:
         print(json.dumps(found))
     else:
@@ -49,6 +50,18 @@ def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -
     if stop.is_set():
         return EXIT_INTERRUPTED
     return EXIT_OURS if sizing.cheapest is None or (count and sizing.ratio is None) else 0
+
+
+def _write_page(sizing: Sizing, folder: Path) -> None:
+    """Write the page; without the library of its figures, say so, because the answer does not need it."""
+    try:
+        from tuner.use_cases.size.html import html  # the library of the figures, which is an extra
+    except ModuleNotFoundError as error:
+        if (lacking := missing(error)) is None:
+            raise
+        _say(f"{PAGE_FILE} was not written: {lacking}")
+        return
+    write_output(folder / PAGE_FILE, html(sizing))
 
 
 def _print(sizing: Sizing, folder: Path) -> None:
