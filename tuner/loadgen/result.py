@@ -24,8 +24,13 @@ SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("input_tokens", "output_tokens")),
         ("gaps_s", pa.list_(pa.float64())),
         ("error", pa.string()),
+        *((name, pa.int64()) for name in ("session", "turn")),
     ]
 )
+
+
+_LATER = ("session", "turn")
+"""Columns that older files lack."""
 
 
 class RecordsError(ValueError):
@@ -83,7 +88,9 @@ def read_records(path: Path) -> list[RequestRecord]:
         RecordsError: if it is not such a file.
     """
     try:
-        rows = pq.read_table(path, columns=SCHEMA.names).to_pylist()
+        known = set(pq.read_schema(path).names)
+        columns = [name for name in SCHEMA.names if name in known or name not in _LATER]
+        rows = pq.read_table(path, columns=columns).to_pylist()
         return [
             RequestRecord(**{**row, "status": RequestStatus(row["status"]), "gaps_s": tuple(row["gaps_s"])})
             for row in rows

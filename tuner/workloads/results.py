@@ -33,7 +33,11 @@ class RequestStatus(StrEnum):
     INCOMPLETE = "incomplete"
     """The stream ended properly with fewer tokens than requested."""
     NOT_SENT = "not_sent"
-    """The run ended before it was sent."""
+    """The run, or its session, ended before it was sent."""
+
+
+SESSION_ENDED = "its session ended: an earlier turn did not complete"
+"""The reason why a request of a later turn was not sent."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,16 @@ class RequestRecord:
         name: its class.
         status: how it ended.
         planned_input, planned_output: tokens of prompt and answer that the workload plans.
-        due_s: the scheduled time; None in a closed loop.
+        due_s: the scheduled time; None in a closed loop. That of a later turn of a session is the end of the answers
+            before it, and its pause; None if it never came.
         sent_s: when it was sent.
         first_token_s: when its first token arrived.
         end_s: when it ended.
         input_tokens, output_tokens: tokens of prompt and answer that the server counted.
         gaps_s: times between consecutive chunks of the answer, in order.
         error: the reason why it did not complete.
+        session: number of its session; None: it stands alone.
+        turn: number of its turn in the session, from 0.
     """
 
     index: int
@@ -67,6 +74,8 @@ class RequestRecord:
     output_tokens: int | None = None
     gaps_s: tuple[float, ...] = ()
     error: str | None = None
+    session: int | None = None
+    turn: int = 0
 
     @property
     def completed(self) -> bool:

@@ -1,14 +1,16 @@
 """The schedule of a run: all its requests, drawn from one seed before the first one is sent, and notes on its files.
 
-The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents, texts and adapters have
-random streams of their own, so that, for instance, another length distribution does not move any arrival.
+The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents, texts, adapters and
+sessions have random streams of their own, so that, for instance, another length distribution does not move any arrival.
+
+What arrives is a request, or a session with all its turns. When a later turn is due follows from the answers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -30,16 +32,21 @@ class OfferedRequest:
 
     Attributes:
         index: the request's number.
-        at_s: when it is due, in seconds from the start; None in a closed loop.
+        at_s: when it is due, in seconds from the start; None in a closed loop, and for a later turn of a session.
         name: its class.
-        input_tokens: tokens of its own part of the prompt, without system prompt, document and segments; None for a
-            prompt from a file.
+        input_tokens: tokens of its own part of the prompt, without system prompt, document, segments and earlier turns;
+            None for a prompt from a file.
         output_tokens: tokens of the answer; None for the length of the recorded answer.
         document: number of the document that the prompt begins with; None without one.
         text_seed: seed of a generated prompt's text.
         text: number of the prompt in the class's file; None for a generated prompt.
         adapter: name of the LoRA adapter; None for the model itself.
         segments: parts of the prompt before its own part that other requests of its class have, too.
+        session: number of its session; None: it stands alone.
+        turn: number of its turn, from 0. The session goes on with the prompt and the answer of the first request of a
+            turn.
+        pause_s: from the last answer of the turn before it until it is due.
+        context_tokens: tokens of the prompts and answers of earlier turns, without system prompt and document.
     """
 
     index: int
@@ -52,10 +59,16 @@ class OfferedRequest:
     text: int | None = None
     adapter: str | None = None
     segments: tuple[Segment, ...] = ()
+    session: int | None = None
+    turn: int = 0
+    pause_s: float = 0.0
+    context_tokens: int = 0
 
 
 def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> list[OfferedRequest]:
-    """Return every request of a run, in the order in which they are due.
+    """Return every request of a run, in the order in which they, or their sessions, are due.
+
+    The session with which the number of requests is reached is whole.
 
     Args:
         traffic: the load.
@@ -66,9 +79,9 @@ def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> 
         UserError: if a file of times or lengths cannot be read, no request is due within the duration, or too many
             requests are due.
     """
-    arrivals, choice, lengths, documents, texts, adapters = _streams(seed, 6)
+    arrivals, choice, lengths, documents, texts, adapters, sessions = _streams(seed, 7)
     if text_seed is not None:
-        texts = _streams(text_seed, 6)[4]
+        texts = _streams(text_seed, 7)[4]
     times = due_times(traffic, arrivals)
     if not times:
         raise UserError(f"no request is due within {traffic.duration_s:g} s; raise the rate or the duration")
@@ -81,15 +94,42 @@ def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> 
         for name, count in zip(names, counts, strict=True)
     ]
     seeds = texts.integers(0, 2**31, len(times)).tolist()
-    offered = []
-    for index, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
+    offered: list[OfferedRequest] = []
+    for number, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
+        if len(offered) >= (traffic.requests or MAX_REQUESTS):
+            break
         inputs, outputs, document, text, segments = next(drawn[k])
-        served = traffic.classes[names[k]].adapters
-        adapter = served[int(adapters.integers(len(served)))] if served else None
-        offered.append(
-            OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text, adapter, segments)
+        kind = traffic.classes[names[k]]
+        adapter = kind.adapters[int(adapters.integers(len(kind.adapters)))] if kind.adapters else None
+        first = OfferedRequest(
+            len(offered), at, names[k], inputs, outputs, document, seeds[number], text, adapter, segments
         )
+        offered += [first] if kind.session is None else _session(kind, replace(first, session=number), sessions, texts)
     return offered
+
+
+def _session(kind: RequestClass, first: OfferedRequest, random: Generator, texts: Generator) -> list[OfferedRequest]:
+    """Return all requests of a session, turn by turn, from its first one."""
+    shape = kind.session
+    assert shape is not None
+    assert kind.input is not None  # `RequestClass` refuses sessions without lengths
+    assert kind.output is not None
+    turns = shape.turns.draw(random, 1)[0]
+    pauses = [0] * turns if shape.pause_ms is None else shape.pause_ms.draw(random, turns)
+    calls = shape.fan_out.draw(random, turns)
+    inputs, outputs = (length.draw(random, sum(calls)) for length in (kind.input, kind.output))
+    seeds = texts.integers(0, 2**31, sum(calls)).tolist()
+    found, context = list[OfferedRequest](), 0
+    for turn, fan_out in enumerate(calls):
+        begin = len(found)
+        for place in range(begin, begin + fan_out):
+            own = replace(first, input_tokens=inputs[place], output_tokens=outputs[place], text_seed=seeds[place])
+            own = own if place else first
+            due, pause = (None, pauses[turn] / 1000.0) if turn else (first.at_s, 0.0)
+            index = first.index + place
+            found.append(replace(own, index=index, at_s=due, turn=turn, pause_s=pause, context_tokens=context))
+        context += (found[begin].input_tokens or 0) + (found[begin].output_tokens or 0)
+    return found
 
 
 def _streams(seed: int, count: int) -> list[Generator]:

@@ -1,6 +1,7 @@
 """Traffic: an open loop of requests of several classes, and the arrival processes that say when they are due.
 
-Rates are in requests/s and times in seconds from the start of the run.
+Rates are in requests/s and times in seconds from the start of the run. The rate of `arrivals` is that of what arrives:
+a session of several requests arrives once. Any other rate counts each request.
 
 - `gamma` has gaps of mean 1 / rate and shape `burstiness`, as `vllm bench serve --burstiness`. A shape of 1 is a
   Poisson process, a lower one gives bursts, a higher one more even arrivals. The index of dispersion of counts tends to
@@ -166,7 +167,7 @@ class Traffic(Strict):
 
     Attributes:
         arrivals: the arrival process.
-        requests: number of requests.
+        requests: number of requests; the session that reaches it is sent whole.
         duration_s: seconds in which requests are due.
         max_in_flight: requests in flight at most. A request that is due at the limit waits; its latency counts from the
             scheduled time.
@@ -304,10 +305,21 @@ class Traffic(Strict):
         return self.model_copy(update=changes)
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether a later request waits for the answer to an earlier one."""
+        return any(each.session is not None for each in self.sent_classes.values())
+
+    @property
+    def requests_per_arrival(self) -> float:
+        """The mean number of requests of what arrives: 1 without sessions."""
+        counts = [(each.weight, each.session.requests if each.session else 1.0) for each in self.classes.values()]
+        return sum(weight * count for weight, count in counts) / sum(weight for weight, _ in counts)
+
+    @property
     def rate(self) -> float | None:
         """The mean rate in requests/s; None for arrivals without a single rate."""
         arrivals = self.arrivals
-        return arrivals.rate if isinstance(arrivals, Poisson | Gamma | Constant) else None
+        return arrivals.rate * self.requests_per_arrival if isinstance(arrivals, Poisson | Gamma | Constant) else None
 
     @property
     def mean_rate(self) -> float | None:
@@ -319,10 +331,10 @@ class Traffic(Strict):
         times = self._trace_times()
         if not times or times[-1] == times[0]:
             return self.rate
-        return (len(times) - 1) / (times[-1] - times[0])
+        return self.requests_per_arrival * (len(times) - 1) / (times[-1] - times[0])
 
     def _trace_times(self) -> list[float]:
-        """Return the times of the requests of a trace; empty for other arrivals."""
+        """Return the times of a trace's arrivals; empty for other arrivals."""
         if not isinstance(self.arrivals, TraceArrivals):
             return []
         times = self.arrivals.times(np.random.default_rng(0), self.duration_s)
@@ -341,7 +353,7 @@ class Traffic(Strict):
         if isinstance(arrivals, TraceArrivals) and (recorded := self.mean_rate) is not None:
             changed: Arrivals = arrivals.model_copy(update={"speed": arrivals.speed * rate / recorded})
         elif isinstance(arrivals, Poisson | Gamma | Constant):
-            changed = arrivals.model_copy(update={"rate": rate})
+            changed = arrivals.model_copy(update={"rate": rate / self.requests_per_arrival})
         else:
             rule = f"arrivals of process {arrivals.process!r} have no single rate"
             raise UserError(f"{rule}; use poisson, gamma, constant, or a trace of some duration")
@@ -354,7 +366,7 @@ class Traffic(Strict):
         results would be too good. A trace has no more requests than it has: at a high rate, it is shorter.
         """
         faster, own = self.at_rate(rate), self.mean_rate
-        count = self.requests or len(self._trace_times())
+        count = self.requests or self.requests_per_arrival * len(self._trace_times())
         if not count or own is None:
             return faster
         return faster.model_copy(update={"requests": max(_MIN_REQUESTS_AT_RATE, math.ceil(count * rate / own))})
