@@ -290,7 +290,8 @@ class RequestSender:
                         refusal = f"HTTP {response.status}: {f'refers to {place[:200]} ' if place else ''}"
                         refusal += (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")[:200]
                     else:
-                        limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens + len(body)  # vLLM may echo it
+                        echo = len(body) * request.continues  # vLLM sends the prompt's tokens with the answer's
+                        limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens + echo
                         await self._receive(response.content, pieces, limit)
         except TimeoutError:
             status, error = RequestStatus.TIMED_OUT, "its deadline passed before its last token"

@@ -19,9 +19,8 @@ class PlannedRequest:
     A server with priority scheduling admits requests of a lower `priority` first. `adapter` is the LoRA adapter that
     answers in the place of the model. An answer with a `json_schema` may end before `max_tokens`.
 
-    A request of a later `turn` of a session has `at_s` None and, as `prompt`, what it adds to the conversation. It is due
-    `pause_s` after the last answer of the turn before it. `continues` says that the session goes on from its prompt and
-    answer.
+    A request of a later `turn` of a session has `at_s` None and, as `prompt`, what it adds to the conversation. It is
+    due `pause_s` after the last answer of the turn before it. `continues` says that the session goes on.
     """
 
     index: int

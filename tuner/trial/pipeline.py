@@ -100,7 +100,8 @@ class _Attempt:
     def run_benchmarks(self, server: Server) -> None:
         """Run the workload once per repeat, or until the trial is cut short."""
         spec = self.spec
-        if spec.cut is not None and isinstance(spec.workload, Traffic) and isinstance(server, Watchable):
+        has_due_times = isinstance(spec.workload, Traffic) and not spec.workload.has_sessions
+        if spec.cut is not None and has_due_times and isinstance(server, Watchable):
             server.watch(TrialWatch(spec.cut, spec.workload, spec.launch.gpus(spec.gpus)))
         try:
             for index in range(spec.repeats):

@@ -231,6 +231,8 @@ class Session(Strict):
         return self.turns.mean() * self.fan_out.mean()
 
 
+_NO_PAUSE = {"pause_ms": None}
+
 MAX_SESSION = 10_000
 """The most requests of a session."""
 
@@ -319,6 +321,12 @@ class RequestClass(Strict):
         return self
 
     @property
+    def without_pauses(self) -> RequestClass:
+        """The class whose turns follow the answers at once."""
+        session = self.session
+        return self if session is None else self.model_copy(update={"session": session.model_copy(update=_NO_PAUSE)})
+
+    @property
     def has_made_text(self) -> bool:
         """Whether the text is one that the tuner makes from its grammar."""
         return self.text in _MADE_TEXTS
@@ -354,7 +362,7 @@ class RequestClass(Strict):
 
 
 _KEY = re.compile(r"(?:p(\d+)_)?(ttft|tpot|itl|e2el)(?:_p(\d+))?_ms")
-_SHARES = ("goodput_share", "success_rate")
+_SHARES = ("goodput_share", "session_goodput_share", "success_rate")
 _EXAMPLE = "a latency such as p95_ttft_ms, tpot_ms or p95_itl_ms, or goodput_share"
 
 

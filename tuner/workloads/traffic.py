@@ -292,7 +292,10 @@ class Traffic(Strict):
         return self.seed + index
 
     def warmup(self) -> Traffic | None:
-        """Return the unscored warm-up: a closed loop of up to eight users, with another seed; None for no warm-up."""
+        """Return the unscored warm-up: a closed loop of up to eight users, with another seed; None for no warm-up.
+
+        Its sessions have no pauses.
+        """
         if self.warmup_requests == 0:
             return None
         changes = {
@@ -300,6 +303,7 @@ class Traffic(Strict):
             "requests": self.warmup_requests,
             "duration_s": None,
             "max_in_flight": None,
+            "classes": {name: each.without_pauses for name, each in self.classes.items()},
             "seed": self.seed + 500_000,
         }
         return self.model_copy(update=changes)

@@ -93,6 +93,7 @@ def _say(line: str) -> None:
 LOAD_METRICS = (
     "success_rate",
     "goodput_share",
+    "session_goodput_share",
     "p50_ttft_ms",
     "p95_ttft_ms",
     "p95_tpot_ms",
@@ -132,6 +133,8 @@ def _print(result: LoadResult) -> None:
     for prefix in classes:
         table.add_column(prefix.rstrip(".") or "all", justify="right", no_wrap=True)
     for metric in LOAD_METRICS:
+        if metric == "session_goodput_share" and repeat.metrics.get(metric) is None:  # there are no sessions
+            continue
         table.add_row(metric, *(text.number(repeat.metrics.get(f"{prefix}{metric}")) for prefix in classes))
     show(table)
     for slo in result.slos:
