@@ -230,6 +230,11 @@ class Session(Strict):
         """The mean number of requests of a session."""
         return self.turns.mean() * self.fan_out.mean()
 
+    def seconds(self, request_s: float) -> float:
+        """Return the mean time of a session whose requests take so long."""
+        pause_s = 0.0 if self.pause_ms is None else self.pause_ms.mean() / 1000.0
+        return self.turns.mean() * request_s + (self.turns.mean() - 1.0) * pause_s
+
 
 _NO_PAUSE = {"pause_ms": None}
 

@@ -224,6 +224,8 @@ def _notes(traffic: Traffic) -> Iterator[str]:
         rate = f", {(len(times) - 1) / span:.3g} requests/s" if span else ""
         faster = "" if speed == 1 else f" at speed {speed:g}"
         yield f"trace {traffic.arrivals.file.name}: {len(times)} requests in {span:.4g} s{rate}{faster}"
+    if traffic.has_sessions:
+        yield f"sessions: {traffic.requests_per_arrival:.3g} requests for each arrival; rates below count requests"
     for each in traffic.sent_classes.values():
         if each.trace is not None:
             recording, name = read_recording(each.trace.file), each.trace.file.name

@@ -319,6 +319,12 @@ class Traffic(Strict):
         counts = [(each.weight, each.session.requests if each.session else 1.0) for each in self.classes.values()]
         return sum(weight * count for weight, count in counts) / sum(weight for weight, _ in counts)
 
+    def residence_s(self, request_s: float) -> float:
+        """Return the mean time of what arrives, in the class where it is longest, if a request takes so long."""
+        return max(
+            each.session.seconds(request_s) if each.session else request_s for each in self.sent_classes.values()
+        )
+
     @property
     def rate(self) -> float | None:
         """The mean rate in requests/s; None for arrivals without a single rate."""

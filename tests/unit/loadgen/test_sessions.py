@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ Planned = tuple[int | None, int, float, float]
 TWO_TURNS: Sequence[Planned] = [(0, 0, 0.0, 0.3), (0, 1, 0.5, 0.2), (None, 0, 0.0, 0.1)]
 FAN_OUT: Sequence[Planned] = [(0, 0, 0.0, 0.1), (0, 0, 0.0, 0.4), (0, 0, 0.0, 0.2), (0, 1, 0.3, 0.1)]
 FAILS: Sequence[Planned] = [(0, 0, 0.0, 0.1), (0, 1, 0.2, -0.1), (0, 1, 0.2, 0.3), (0, 2, 0.1, 0.1), (0, 3, 0.1, 0.1)]
-CASES = {
+CASES: Mapping[str, tuple[Sequence[Planned], Sequence[tuple[float, float] | None]]] = {
     # turn 2 is due 0.3 s + 0.5 s after the start
     "two turns": (TWO_TURNS, [(0.0, 0.3), (0.8, 1.0), (0.0, 0.1)]),
     # turn 2 waits for the slowest of three: 0.4 s + 0.3 s

@@ -3,8 +3,8 @@
 A rate is held if every SLO is met and no queue grows. A finite run flatters a server near saturation in two ways, and
 the length of a run and a correction answer them:
 
-- A run is `RESIDENCES` times as long as a request takes on an idle server, and at least `LEAST_S`, and has
-  `LEAST_REQUESTS` requests at least. The metrics are those of its stable middle.
+- A run is `RESIDENCES` times as long as a request, or a session with its pauses, takes on an idle server, and at least
+  `LEAST_S`, and has `LEAST_REQUESTS` requests at least. The metrics are those of its stable middle.
 - A server that gets r requests/s and completes m < r has a queue whose wait grows by r / m - 1 seconds a second. The
   slope b of the time to first token over the due time, by least squares, shows it also where no SLO bounds a wait. A
   rate with b above `MOST_GROWTH` is not held, and the rate that is found is divided by 1 + max(0, b), which is m.
@@ -171,7 +171,7 @@ class RateSearch:
 
 def timed(load: Traffic, rate: float, residence_s: float, scale: float = 1.0) -> Traffic:
     """Return traffic at a rate, as long as a run must be; see the module's docstring."""
-    seconds = scale * max(LEAST_S, RESIDENCES * residence_s, LEAST_REQUESTS / rate)
+    seconds = scale * max(LEAST_S, RESIDENCES * load.residence_s(residence_s), LEAST_REQUESTS / rate)
     return load.at_rate(rate).model_copy(update={"requests": None, "duration_s": seconds})
 
 
@@ -194,9 +194,9 @@ def simulated_runner(server: ConfiguredServer, slos: Sequence[Slo]) -> Runner:
         waits = [
             (each.due_s, each.first_token_s - each.due_s)
             for each in records
-            if each.due_s is not None and each.first_token_s is not None
+            if each.due_s is not None and each.due_s < load.duration_s and each.first_token_s is not None
         ]
-        return Run(repeat_of(load, records, 0).metrics, growth(waits), _in_flight(records, load.duration_s))
+        return Run(repeat_of(load, records, 0).metrics, growth(sorted(waits)), _in_flight(records, load.duration_s))
 
     return run
 

@@ -71,13 +71,17 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
         return 0
     each = f" ({', '.join(text.number(value) for value in measured)})" if len(measured) > 1 else ""
     least = "at least " if result.is_lower_bound else ""
-    print(f"capacity {least}{text.number(outcome.metric('capacity'))} req/s{each} ({outcome.provenance}): {slos}")
+    found = outcome.metric("capacity")
+    if found is not None and result.arrival_requests != 1.0:
+        each += f", {text.number(found / result.arrival_requests)} arrivals/s of {result.arrival_requests:.3g} requests"
+    print(f"capacity {least}{text.number(found)} req/s{each} ({outcome.provenance}): {slos}")
     return 0
 
 
 def _document(result: CapacityResult) -> dict[str, object]:
     return {
         "capacity": result.outcome.metric("capacity"),
+        "requests_per_arrival": result.arrival_requests,
         "searches": result.searches,
         "lower_bound": result.is_lower_bound,
         "provenance": str(result.outcome.provenance),

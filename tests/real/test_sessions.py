@@ -1,0 +1,109 @@
+"""Sessions against a real vLLM: what its prefix cache finds beside the simulator's, and when turns are sent."""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from records.trials import Repeat
+from tests.real.servers import started
+from tests.real.test_traffic import send
+from tests.unit.engines.simulator.helpers import server as simulated_server
+from tuner.engines.simulator.client import workload_client
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.loadgen.result import read_records
+from tuner.workloads.results import RequestRecord
+from tuner.workloads.sessions import sessions_of
+from tuner.workloads.traffic import Traffic, load_traffic
+
+BLOCK = 32
+FLAGS = ("--block-size", str(BLOCK))
+SESSIONS = """
+arrivals: {process: poisson, rate: 0.7}
+requests: 60
+timeout_s: 60
+system_prompt: 48
+classes:
+  chat:
+    input: {uniform: [20, 60]}
+    output: {uniform: [8, 24]}
+    session: {turns: {uniform: [2, 5]}, pause_ms: {uniform: [200, 1500]}}
+  agent:
+    input: 40
+    output: 16
+    session: {turns: 3, pause_ms: 300, fan_out: {uniform: [1, 3]}}
+slo:
+  chat: {ttft_ms: 20000}
+  agent: {ttft_ms: 20000}
+"""
+LATE_S = 1.0
+"""Seconds that a busy machine may add to a time."""
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory: pytest.TempPathFactory) -> Traffic:
+    file = tmp_path_factory.mktemp("sessions") / "sessions.yaml"
+    file.write_text(SESSIONS)
+    return load_traffic(file)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def server(engine: VllmEngine, tiny_model: Path, traffic: Traffic, folder: Path) -> Iterator[VllmServer]:
+    running = started(engine, tiny_model, traffic, folder, *FLAGS)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def repeat(server: VllmServer, traffic: Traffic) -> Repeat:
+    return send(server, traffic, 0)
+
+
+@pytest.fixture(scope="module")
+def records(repeat: Repeat, folder: Path) -> list[RequestRecord]:
+    return read_records(folder / "requests-0.parquet")
+
+
+def test_every_turn_has_the_tokens_that_the_workload_plans(repeat: Repeat, records: list[RequestRecord]) -> None:
+    assert repeat.failed == 0
+    assert [record.input_tokens for record in records] == [record.planned_input for record in records]
+    assert [record.output_tokens for record in records] == [record.planned_output for record in records]
+    assert (repeat.metrics["goodput_share"], repeat.metrics["session_goodput_share"]) == (1.0, 1.0)
+
+
+def test_a_turn_is_sent_when_the_answers_have_ended_and_its_pause_is_over(
+    traffic: Traffic, records: list[RequestRecord]
+) -> None:
+    pauses = {each.prompt.index: each.pause_s for each in workload_client(traffic, traffic.seed, True, 0.0).requests}
+    for turns in sessions_of(records):
+        for before, after in pairwise(turns):
+            ended = max(record.end_s or 0.0 for record in before)
+            for record in after:
+                assert record.due_s == pytest.approx(ended + pauses[record.index])
+                assert 0.0 <= (record.sent_s or 0.0) - (record.due_s or 0.0) < LATE_S
+
+
+def test_the_prefix_cache_finds_what_the_simulator_says(
+    server: VllmServer, traffic: Traffic, repeat: Repeat, records: list[RequestRecord]
+) -> None:
+    client = workload_client(traffic, traffic.seed, True, 0.0)
+    predicted = simulated_server(*FLAGS).run(client, 1, noise=False).counts
+    queried = sum(record.input_tokens or 0 for record in records)
+    assert predicted.queried_tokens == queried
+    measured = server.facts().prefix_hit_rate
+    if "SESSIONS_FIGURES" in os.environ:
+        late = sorted((r.sent_s or 0.0) - (r.due_s or 0.0) for r in records if r.turn)
+        figures = {"measured": measured, "predicted": predicted.hit_tokens / queried, "queried": queried}
+        figures |= {"late_p50_ms": 1000 * late[len(late) // 2], "late_max_ms": 1000 * late[-1], "turns": len(late)}
+        figures |= {"sessions": len(sessions_of(records)), "requests": len(records)}
+        Path(os.environ["SESSIONS_FIGURES"]).write_text(json.dumps(figures))
+    # each request may find a block more or less than predicted, by the order of those of other sessions
+    assert measured == pytest.approx(predicted.hit_tokens / queried, abs=0.01)
