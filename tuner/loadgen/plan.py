@@ -20,7 +20,8 @@ class PlannedRequest:
     answers in the place of the model. An answer with a `json_schema` may end before `max_tokens`.
 
     A request of a later `turn` of a session has `at_s` None and, as `prompt`, what it adds to the conversation. It is
-    due `pause_s` after the last answer of the turn before it. `continues` says that the session goes on.
+    due `pause_s` after the last answer of the turn before it. If it is `afresh`, its prompt is whole. `continues` says
+    that the session goes on.
     """
 
     index: int
@@ -35,6 +36,7 @@ class PlannedRequest:
     session: int | None = None
     turn: int = 0
     pause_s: float = 0.0
+    afresh: bool = False
     continues: bool = False
 
 
@@ -82,7 +84,7 @@ class RequestPlan:
         form = {"type": "json_schema", "json_schema": {"name": request.name, "schema": request.json_schema}}
         fields = {
             "model": request.adapter or self.model,
-            "prompt": request.prompt if before is None else joined(before, request.prompt),
+            "prompt": request.prompt if before is None or request.afresh else joined(before, request.prompt),
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -170,7 +170,9 @@ class PlanRun:
             if place + 1 == len(turns):
                 return
             completed = all(record.completed for record, _ in answers)
-            before = _continued(before, turn[0].prompt, answers[0][1]) if completed else None
+            before = (
+                _continued(None if turn[0].afresh else before, turn[0].prompt, answers[0][1]) if completed else None
+            )
             if before is None:
                 reason = NO_TOKEN_IDS if completed else SESSION_ENDED
                 for each in itertools.chain.from_iterable(turns[place + 1 :]):

@@ -35,9 +35,11 @@ from pydantic import (
 )
 
 from records.metrics import PERCENTILES
+from tuner.errors import UserError
 from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_texts
 from tuner.workloads.results import RequestSlo
 from tuner.workloads.traces.formats import longest_shared, read_recording
+from tuner.workloads.traces.turns import RecordedSessions, recorded_sessions
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
@@ -196,9 +198,38 @@ class TraceFile(Strict):
     """A recorded trace, whose requests give lengths and shared blocks in their order; then the first comes again.
 
     See `tuner.workloads.traces`. Blocks of the second round are not those of the first, which a cache would have.
+
+    Attributes:
+        file: the recording.
+        when: each request is sent at its own time (`recorded`), or sessions arrive, and a later turn is sent when the
+            answers before it have ended and its recorded pause is over (`answered`).
+        pause_ms: pauses that the recording lacks.
     """
 
     file: Path
+    when: Literal["recorded", "answered"] = "recorded"
+    pause_ms: LengthOrFixed | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave fields out that are not used, so that a study from before they existed has the same workload."""
+        fields: dict[str, Any] = dump(self)
+        return {"file": fields["file"]} if self.when == "recorded" else fields
+
+    @property
+    def sessions(self) -> RecordedSessions | None:
+        """The sessions of the recording; None if each request is sent at its own time.
+
+        Raises:
+            UserError: if the recording cannot be read, or nobody tells its pauses.
+        """
+        if self.when == "recorded":
+            return None
+        found = recorded_sessions(self.file)
+        if found.lacks_pauses and self.pause_ms is None:
+            rule = "it lacks ends of answers, so that the pauses of its sessions are not known"
+            raise UserError(f"{self.file}: {rule}; give `pause_ms` beside `when: answered`")
+        return found
 
 
 class Session(Strict):
@@ -230,13 +261,6 @@ class Session(Strict):
         """The mean number of requests of a session."""
         return self.turns.mean() * self.fan_out.mean()
 
-    def seconds(self, request_s: float) -> float:
-        """Return the mean time of a session whose requests take so long."""
-        pause_s = 0.0 if self.pause_ms is None else self.pause_ms.mean() / 1000.0
-        return self.turns.mean() * request_s + (self.turns.mean() - 1.0) * pause_s
-
-
-_NO_PAUSE = {"pause_ms": None}
 
 MAX_SESSION = 10_000
 """The most requests of a session."""
@@ -326,10 +350,39 @@ class RequestClass(Strict):
         return self
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether a later request waits for the answer to an earlier one."""
+        return self.session is not None or (self.trace is not None and self.trace.when == "answered")
+
+    @property
+    def mean_requests(self) -> float:
+        """The mean number of requests of what arrives: 1 without sessions."""
+        recorded = None if self.trace is None else self.trace.sessions
+        if recorded is not None:
+            return recorded.requests
+        return 1.0 if self.session is None else self.session.requests
+
+    def residence_s(self, request_s: float) -> float:
+        """Return the mean time of what arrives, if a request takes so long."""
+        if self.session is not None:
+            turns, pause_ms = self.session.turns.mean(), self.session.pause_ms
+        elif self.trace is not None and (recorded := self.trace.sessions) is not None:
+            turns, pause_ms = recorded.turns, self.trace.pause_ms
+            if recorded.pause_s is not None:
+                return turns * request_s + (turns - 1.0) * recorded.pause_s
+        else:
+            return request_s
+        return turns * request_s + (turns - 1.0) * (0.0 if pause_ms is None else pause_ms.mean() / 1000.0)
+
+    @property
     def without_pauses(self) -> RequestClass:
-        """The class whose turns follow the answers at once."""
-        session = self.session
-        return self if session is None else self.model_copy(update={"session": session.model_copy(update=_NO_PAUSE)})
+        """The class whose turns follow the answers at once; requests of a recording stand alone."""
+        changes: dict[str, Any] = {}
+        if self.session is not None:
+            changes["session"] = self.session.model_copy(update={"pause_ms": None})
+        if self.trace is not None:
+            changes["trace"] = TraceFile(file=self.trace.file)
+        return self.model_copy(update=changes)
 
     @property
     def has_made_text(self) -> bool:

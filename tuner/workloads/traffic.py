@@ -49,6 +49,7 @@ from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, read_m
 from tuner.workloads.request_class import ClassSlo, RequestClass, TextFile, read_class_slo
 from tuner.workloads.traces.formats import read_times
 from tuner.workloads.traces.recording import Unit
+from tuner.workloads.traces.turns import recorded_sessions
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -223,6 +224,14 @@ class Traffic(Strict):
         return self
 
     @model_validator(mode="after")
+    def _has_times_of_sessions(self) -> Traffic:
+        file = self._answered_file
+        is_timed = file is not None and isinstance(self.arrivals, TraceArrivals)
+        if is_timed and (len(self.sent_classes) > 1 or self.arrivals.model_dump()["file"] != file):
+            raise ValueError("`when: answered` needs times of the same file and one class, or arrivals at a rate")
+        return self
+
+    @model_validator(mode="after")
     def _has_classes_for_slos(self) -> Traffic:
         for name, bounds in self.slo.items():
             if name not in self.classes:
@@ -311,19 +320,17 @@ class Traffic(Strict):
     @property
     def has_sessions(self) -> bool:
         """Whether a later request waits for the answer to an earlier one."""
-        return any(each.session is not None for each in self.sent_classes.values())
+        return any(each.has_sessions for each in self.sent_classes.values())
 
     @property
     def requests_per_arrival(self) -> float:
         """The mean number of requests of what arrives: 1 without sessions."""
-        counts = [(each.weight, each.session.requests if each.session else 1.0) for each in self.classes.values()]
+        counts = [(each.weight, each.mean_requests) for each in self.sent_classes.values()]
         return sum(weight * count for weight, count in counts) / sum(weight for weight, _ in counts)
 
     def residence_s(self, request_s: float) -> float:
         """Return the mean time of what arrives, in the class where it is longest, if a request takes so long."""
-        return max(
-            each.session.seconds(request_s) if each.session else request_s for each in self.sent_classes.values()
-        )
+        return max(each.residence_s(request_s) for each in self.sent_classes.values())
 
     @property
     def rate(self) -> float | None:
@@ -343,11 +350,26 @@ class Traffic(Strict):
             return self.rate
         return self.requests_per_arrival * (len(times) - 1) / (times[-1] - times[0])
 
+    def arrival_times(self, random: Generator) -> Iterator[float]:
+        """Yield the times of arrivals; of a recording with sessions, those of the first requests."""
+        assert not isinstance(self.arrivals, Closed)
+        times = self.arrivals.times(random, self.duration_s)
+        answered = self._answered_file
+        if answered is None or not isinstance(self.arrivals, TraceArrivals):
+            return times
+        firsts = {turns[0].places[0] for turns in recorded_sessions(answered).sessions}
+        return (at for place, at in enumerate(times) if place in firsts)
+
+    @property
+    def _answered_file(self) -> Path | None:
+        traces = (each.trace for each in self.sent_classes.values())
+        return next((each.file for each in traces if each is not None and each.when == "answered"), None)
+
     def _trace_times(self) -> list[float]:
         """Return the times of a trace's arrivals; empty for other arrivals."""
         if not isinstance(self.arrivals, TraceArrivals):
             return []
-        times = self.arrivals.times(np.random.default_rng(0), self.duration_s)
+        times = self.arrival_times(np.random.default_rng(0))
         end = math.inf if self.duration_s is None else self.duration_s
         return list(islice((at for at in times if at < end), self.requests))
 

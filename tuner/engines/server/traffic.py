@@ -230,7 +230,7 @@ def _prompt_request(traffic: Traffic, offered: OfferedRequest, run: int) -> dict
     """Return one request as `prompts/prompts.py` reads it; a recording's segments are those of the seed `run`."""
     kind = traffic.classes[offered.name]
     own = {"tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
-    if offered.turn:
+    if offered.goes_on:
         return {"shared": [], **own, "continues": True}
     shared: list[tuple[str | int, ...]] = []
     if traffic.system_prompt:
@@ -259,7 +259,7 @@ def _planned_request(
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
     assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
     kind = traffic.classes[offered.name]
-    if offered.turn:
+    if offered.goes_on:
         before = traffic.system_prompt + (kind.prefix.tokens if kind.prefix else 0) + offered.context_tokens
         tokens = before + (offered.input_tokens or 0)
     return PlannedRequest(
@@ -275,6 +275,7 @@ def _planned_request(
         session=offered.session,
         turn=offered.turn,
         pause_s=offered.pause_s,
+        afresh=offered.afresh,
         continues=offered.session is not None and not is_last,
     )
 

@@ -290,7 +290,7 @@ def _requests(
     for turns in sessions_of(schedule):
         before: Shared | None = None
         for number, turn in enumerate(turns):
-            first, *others = [_request(traffic, each, prefixes, before) for each in turn]
+            first, *others = [_request(traffic, each, prefixes, before if each.goes_on else None) for each in turn]
             if prefixes is not None and number + 1 < len(turns):
                 prompt = first.prompt
                 first.prompt = replace(prompt, continued=(chain := Chain()))

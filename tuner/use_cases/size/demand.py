@@ -1,8 +1,8 @@
 """The demand of a traffic file: its rate over time, and the traffic that one server of a fleet gets.
 
 Rates are in requests/s, also where sessions of several requests arrive. The peak is the highest mean over windows of
-`WINDOW_S`: shorter bursts are part of the arrivals, and no server starts within them. A file of at least two hours has hours, counted from its first request.
-Several days are laid over one another, and the highest rate of an hour counts.
+`WINDOW_S`: shorter bursts are part of the arrivals, and no server starts within them. A file of at least two hours has
+hours, counted from its first request. Several days are laid over one another, and the highest rate of an hour counts.
 
 Requests are split evenly over the servers. One server's arrivals keep the variability of the whole file's gaps in its
 busiest window. Splitting makes arrivals more even, so this is pessimistic.
