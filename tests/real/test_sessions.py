@@ -1,6 +1,5 @@
 """Sessions against a real vLLM: what its prefix cache finds beside the simulator's, and when turns are sent."""
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -98,11 +97,6 @@ def test_the_prefix_cache_finds_what_the_simulator_says(
     queried = sum(record.input_tokens or 0 for record in records)
     assert predicted.queried_tokens == queried
     measured = server.facts().prefix_hit_rate
-    if True:
-        late = sorted((r.sent_s or 0.0) - (r.due_s or 0.0) for r in records if r.turn)
-        figures = {"measured": measured, "predicted": predicted.hit_tokens / queried, "queried": queried}
-        figures |= {"late_p50_ms": 1000 * late[len(late) // 2], "late_max_ms": 1000 * late[-1], "turns": len(late)}
-        figures |= {"sessions": len(sessions_of(records)), "requests": len(records)}
-        Path("/tmp/sessions_figures.json").write_text(json.dumps(figures))
-    # each request may find a block more or less than predicted, by the order of those of other sessions
-    assert measured == pytest.approx(predicted.hit_tokens / queried, abs=0.01)
+    assert measured is not None
+    # the warm-up has left the system prompt's whole block, which the first request of the simulator does not find
+    assert round(measured * queried) == predicted.hit_tokens + BLOCK
