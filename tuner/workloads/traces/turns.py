@@ -59,7 +59,7 @@ def recorded_sessions(file: Path) -> RecordedSessions:
     requests = recording.requests
     unit = clock_unit(requests[0].at) or recording.unit
     if unit is None and any(each.pause is not None for each in requests):
-        raise UserError(f"{file}: the unit of its times is not known; import it with `tuner traffic import --unit`")
+        raise UserError(f"{file}: the unit of its times is not known; give `unit` to the import")
     per = PER_SECOND[unit or "s"]
     by_session = sorted(
         (_Placed(place, each.session, each.turn) for place, each in enumerate(requests)),
