@@ -4,7 +4,7 @@ A rate is held if every SLO is met and no queue grows. A finite run flatters a s
 the length of a run and a correction answer them:
 
 - A run is `RESIDENCES` times as long as a request takes on an idle server, `STAYS` times as long as a session with its
-  pauses, and at least `LEAST_S`, and has `LEAST_REQUESTS` requests at least. The metrics are those of its stable middle.
+  pauses, at least `LEAST_S`, and has at least `LEAST_REQUESTS` requests. The metrics are those of its stable middle.
 - A server that gets r requests/s and completes m < r has a queue whose wait grows by r / m - 1 seconds a second. The
   slope b of the time to first token over the due time, by least squares, shows it also where no SLO bounds a wait. A
   rate with b above `MOST_GROWTH` is not held, and the rate that is found is divided by 1 + max(0, b), which is m.
