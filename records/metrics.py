@@ -54,7 +54,9 @@ PERCENTILES = (50, 90, 95, 99)
 TOKEN_GOODPUTS = frozenset({"output_goodput", "total_token_goodput"})
 """Token throughputs of the requests that met the SLO of their class."""
 
-TRAFFIC_ONLY = TOKEN_GOODPUTS | {"goodput", "goodput_share", "capacity", "goodput_per_gpu", "output_goodput_per_gpu"}
+TRAFFIC_ONLY = TOKEN_GOODPUTS | {
+    *("goodput", "goodput_share", "session_goodput_share", "capacity", "goodput_per_gpu", "output_goodput_per_gpu"),
+}
 """Metrics that need requests with SLOs of their own, which only traffic has. `vllm bench serve` lacks them."""
 
 COSTS = frozenset({"cost_per_million_output_tokens", "cost_per_million_total_tokens"})
@@ -127,6 +129,13 @@ def _goodputs() -> Iterable[Metric]:
         "share",
         higher,
         "Requests that met the SLO of their class as a share of all offered requests, from 0 to 1.",
+    )
+    yield Metric(
+        "session_goodput_share",
+        "share",
+        higher,
+        "Sessions all of whose requests met the SLO of their class as a share of all offered sessions, from 0 to 1; "
+        "absent without sessions.",
     )
     yield Metric(
         "output_goodput",

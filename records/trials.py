@@ -311,7 +311,7 @@ class TrialOutcome:
         """Return the value of a metric over all repeats, in the metric's unit; None if any repeat lacks it.
 
         It is the median over the repeats, with two exceptions. `success_rate` pools the requests of all repeats. The
-        success rate of a request class and each `goodput_share` are means over the repeats, because a median would
+        success rate of a request class and each share of goodput are means over the repeats, because a median would
         drop a single repeat in which requests failed.
 
         Args:
@@ -323,7 +323,7 @@ class TrialOutcome:
         present = [value for value in values if value is not None]
         if not values or len(present) != len(values):
             return None
-        if name.rpartition(".")[2] in ("success_rate", "goodput_share"):
+        if name.rpartition(".")[2] in ("success_rate", "goodput_share", "session_goodput_share"):
             return statistics.fmean(present)
         return statistics.median(present)
 

@@ -161,3 +161,14 @@ def test_a_model_that_lacks_memory_gets_the_gpus_over_which_it_fits(tmp_path: Pa
     large = ("--workload", "traffic.yaml", "--gpu", "h100", "--model", "meta-llama/Llama-3.3-70B-Instruct")
     printed = run_here(tmp_path, "capacity", *large)
     assert "79.10 GiB. It fits on 4 GPUs: --tensor-parallel-size 4; logs are in " in printed.err
+
+
+def test_the_capacity_of_sessions_counts_requests_and_names_arrivals(capacity: Capacity, tmp_path: Path) -> None:
+    # half a session of eight requests a second: 4 requests/s
+    kind = "{input: 4, output: 4, session: {turns: 4, fan_out: 2}}"
+    text = TRAFFIC.replace("rate: 4", "rate: 0.5").replace("{input: 4, output: 4}", kind)
+    (tmp_path / "traffic.yaml").write_text(text)
+    printed = capacity(10.0)
+    assert printed.code == 0, printed.err
+    assert printed.out.splitlines()[-1].startswith("capacity 9.514 req/s, 1.189 arrivals/s of 8 requests (")
+    assert json.loads(capacity(10.0, "--json").out)["requests_per_arrival"] == 8.0

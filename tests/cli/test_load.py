@@ -86,6 +86,19 @@ def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
     assert lengths == {("short", 28), ("shared", 48)}
 
 
+def test_sessions_are_sent_turn_by_turn(folder: Path, server: str, tokenizer: Path) -> None:
+    text = TRAFFIC.replace("output: 4}", "output: 4, session: {turns: 3, pause_ms: 50}}", 1)
+    (folder / "sessions.yaml").write_text(text)
+    printed = run_here(folder, "load", "--url", server, "--workload", "sessions.yaml", "--tokenizer", str(tokenizer))
+    assert printed.code in (0, 1), printed.err
+    assert "sessions: 2 requests for each arrival" in printed.out
+    assert "session_goodput_share" in printed.out
+    records = read_records(folder / "tuner_load" / "requests-0.parquet")
+    assert all(record.completed for record in records)
+    # system prompt and own tokens, and 24 more for each turn before
+    assert {(r.turn, r.planned_input) for r in records if r.name == "short"} == {(0, 28), (1, 52), (2, 76)}
+
+
 def test_several_files_are_sent_in_turn(folder: Path, server: str, tokenizer: Path) -> None:
     (folder / "day.yaml").write_text(TRAFFIC)
     (folder / "night.yaml").write_text(TRAFFIC)

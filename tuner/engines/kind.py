@@ -29,6 +29,7 @@ class Feature(Enum):
     QUALITY = "its answers are compared with those of the unquantized model"
     SCHEMA = "structured output"
     ADAPTERS = "LoRA adapters"
+    SESSIONS = "sessions: an answer can be part of the next prompt, as text or as the token ids that the server sends"
     SEVERAL_GPUS = "a trial can have several GPUs"
     BESIDE_OTHERS = "a study can have it beside other engines"
 

@@ -104,6 +104,17 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
     return StreamedAnswer(tuple(times), input_tokens, output_tokens, finished, error, cut)
 
 
+def read_content(pieces: Sequence[Piece]) -> tuple[str, list[int]]:
+    """Return the text of a complete answer, and its tokens, which a server sends if it was asked for them."""
+    text, tokens = list[str](), list[int]()
+    for _, data, _ in _events(pieces):
+        if data != _DONE and not data.startswith(_COMMENT):
+            for choice in _object(data).get("choices") or ():
+                text.append(choice.get("text") or "")
+                tokens += choice.get("token_ids") or ()
+    return "".join(text), tokens
+
+
 def _check_no_choices(event: dict[str, Any], choices: Any, name: bytes, data: bytes) -> None:
     """Refuse an event without choices that is neither a usage nor a sign of life."""
     known = (
@@ -254,10 +265,15 @@ class RequestSender:
         key = os.environ.get(API_KEY_VARIABLE)
         self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> None:
+    async def send(
+        self, request: PlannedRequest, body: bytes, give_up_s: float
+    ) -> tuple[RequestRecord, Sequence[Piece]]:
         """Send a request and store its record, also when cancelled; failures of the server raise no exception.
 
         It times out `give_up_s` seconds after the run began.
+
+        Returns:
+            The record, and the pieces of the answer.
         """
         sent, pieces = self._elapsed(), list[Piece]()
         self.flying[request.index] = sent, pieces
@@ -274,7 +290,8 @@ class RequestSender:
                         refusal = f"HTTP {response.status}: {f'refers to {place[:200]} ' if place else ''}"
                         refusal += (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")[:200]
                     else:
-                        limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens
+                        echo = len(body) * request.continues  # vLLM sends the prompt's tokens with the answer's
+                        limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens + echo
                         await self._receive(response.content, pieces, limit)
         except TimeoutError:
             status, error = RequestStatus.TIMED_OUT, "its deadline passed before its last token"
@@ -290,9 +307,11 @@ class RequestSender:
         if refusal is not None:
             status, error = RequestStatus.REFUSED, refusal
         del self.flying[request.index]
-        self._store(_record(request, len(body), sent, self._elapsed(), pieces, status, error))
+        record = _record(request, len(body), sent, self._elapsed(), pieces, status, error)
+        self._store(record)
         if cancelled:
             raise asyncio.CancelledError
+        return record, pieces
 
     def in_flight(self) -> list[tuple[int, float, float | None]]:
         """Return number, time of sending and time of the first event of each request in flight."""
@@ -320,6 +339,8 @@ def record_without_answer(request: PlannedRequest, status: RequestStatus, error:
         planned_output=request.max_tokens,
         due_s=request.at_s,
         error=error,
+        session=request.session,
+        turn=request.turn,
     )
 
 

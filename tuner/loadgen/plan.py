@@ -18,6 +18,10 @@ class PlannedRequest:
 
     A server with priority scheduling admits requests of a lower `priority` first. `adapter` is the LoRA adapter that
     answers in the place of the model. An answer with a `json_schema` may end before `max_tokens`.
+
+    A request of a later `turn` of a session has `at_s` None and, as `prompt`, what it adds to the conversation. It is
+    due `pause_s` after the last answer of the turn before it. If it is `afresh`, its prompt is whole. `continues` says
+    that the session goes on.
     """
 
     index: int
@@ -29,6 +33,24 @@ class PlannedRequest:
     priority: int = 0
     adapter: str | None = None
     json_schema: dict[str, Any] | None = None
+    session: int | None = None
+    turn: int = 0
+    pause_s: float = 0.0
+    afresh: bool = False
+    continues: bool = False
+
+
+Turn = list[PlannedRequest]
+"""The requests that a turn of a session sends at once."""
+
+
+def joined(before: Prompt, after: Prompt) -> Prompt:
+    """Return a prompt with what follows it; both are texts, or both are tokens."""
+    if isinstance(before, str):
+        assert isinstance(after, str)
+        return before + after
+    assert not isinstance(after, str)
+    return before + after
 
 
 @dataclass(frozen=True)
@@ -49,20 +71,26 @@ class RequestPlan:
     limit_s: float
     reuse_connections: bool = True
 
-    def body(self, request: PlannedRequest) -> bytes:
+    def body(self, request: PlannedRequest, before: Prompt | None = None) -> bytes:
         """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it.
 
-        A request with a schema leaves `ignore_eos` out, so that the answer can end with its JSON.
+        A request with a schema leaves `ignore_eos` out, so that the answer can end with its JSON. A session of token
+        ids needs those of the answer, which vLLM sends with `return_token_ids`.
+
+        Args:
+            request: the request.
+            before: the conversation before a later turn.
         """
         form = {"type": "json_schema", "json_schema": {"name": request.name, "schema": request.json_schema}}
         fields = {
             "model": request.adapter or self.model,
-            "prompt": request.prompt,
+            "prompt": request.prompt if before is None or request.afresh else joined(before, request.prompt),
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"ignore_eos": True} if request.json_schema is None else {"response_format": form}),
             **({"priority": request.priority} if request.priority else {}),
+            **({"return_token_ids": True} if request.continues and not isinstance(request.prompt, str) else {}),
         }
         return json.dumps(fields).encode()
 

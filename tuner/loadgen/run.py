@@ -1,21 +1,27 @@
-"""Run a plan, an open loop by the clock or a closed loop of users, and measure the generator's own delays."""
+"""Run a plan, an open loop by the clock or a closed loop of users, and measure the generator's own delays.
+
+What arrives, and what a user takes next, is a session. A request that stands alone is a session of one turn. The next
+turn waits for all answers of the turn before it, and its pause. A turn that does not complete ends its session.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import itertools
 import math
 import resource
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from tuner.loadgen.client import RequestSender, record_without_answer
-from tuner.loadgen.plan import PlannedRequest, RequestPlan
+from tuner.loadgen.client import Piece, RequestSender, read_content, record_without_answer
+from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, Turn, joined
 from tuner.loadgen.progress import PERIOD_S, ProgressWriter
-from tuner.workloads.results import RequestRecord, RequestStatus
+from tuner.workloads.results import SESSION_ENDED, RequestRecord, RequestStatus
+from tuner.workloads.sessions import sessions_of
 
 _WAKE_UP_PERIOD_S = 0.005
 
@@ -48,7 +54,8 @@ LEAD_S = 0.05
 KEEP_ALIVE_S = 4.0
 """How long an idle connection is reused. vLLM closes it after 5 s; a request must not meet a closing connection."""
 
-Job = tuple[PlannedRequest, bytes]
+Answer = tuple[RequestRecord, Sequence[Piece]]
+"""The record of a request, and the pieces of its answer."""
 
 
 @dataclass
@@ -73,14 +80,16 @@ class PlanRun:
         self, plan: RequestPlan, requests: Sequence[PlannedRequest], progress: ProgressWriter | None = None
     ) -> None:
         self._plan, self._progress = plan, progress
-        self._jobs: list[Job] = [(request, plan.body(request)) for request in requests]
+        self._requests = requests
+        self._sessions = sessions_of(requests)
+        self._bodies = {each.index: plan.body(each) for turns in self._sessions for each in turns[0]}
         self._records: dict[int, RequestRecord] = {}
         self._unwritten: list[RequestRecord] = []
         self._late_s: list[float] = []
         self._zero = 0.0
         self._freed = 0.0
-        self._blocked_until = 0.0
-        """When the last wait for a place in flight ended; no later request could have been sent before."""
+        """When the last place in flight became free."""
+        self._places = asyncio.Semaphore(plan.max_in_flight or len(requests))
 
     async def run(self) -> PlanResult:
         """Send all requests; return when the last answer is complete or the plan's limit has passed."""
@@ -105,7 +114,7 @@ class PlanRun:
             wall = self._elapsed()
             for task in watching:
                 task.cancel()
-        records = [self._records.get(request.index) or _not_sent(request) for request, _ in self._jobs]
+        records = [self._records.get(request.index) or _not_sent(request) for request in self._requests]
         return PlanResult(records, self._late_s, watch.lags_s, _cpu_s() - before, wall)
 
     def _elapsed(self) -> float:
@@ -123,69 +132,111 @@ class PlanRun:
             self._progress.add(self._elapsed(), ended, sender.in_flight())
 
     async def _open(self, sender: RequestSender) -> None:
-        """Send each request when it is due and has a place in flight, in the order of their times."""
-        places = asyncio.Semaphore(self._plan.max_in_flight or len(self._jobs))
+        """Begin each session when it is due."""
         async with asyncio.TaskGroup() as running:
-            for request, body in self._jobs:
-                assert request.at_s is not None  # an open loop's plan has times
-                while (wait := request.at_s - self._elapsed()) > 0:
-                    await asyncio.sleep(wait)
-                give_up = request.at_s + self._plan.timeout_s
-                if not await self._place(places, give_up):
-                    self._store(
-                        record_without_answer(
-                            request, RequestStatus.TIMED_OUT, "no place in flight became free in time"
-                        )
-                    )
-                    continue
-                free = max(request.at_s, self._blocked_until)
-                running.create_task(self._in_flight(sender, request, body, give_up, free, places))
-
-    async def _place(self, places: asyncio.Semaphore, give_up: float) -> bool:
-        """Take a place in flight; return False if none becomes free in time."""
-        if not places.locked():
-            await places.acquire()
-        else:
-            try:
-                async with asyncio.timeout(max(0.0, give_up - self._elapsed())):
-                    await places.acquire()
-            except TimeoutError:
-                self._blocked_until = self._elapsed()
-                return False
-            self._blocked_until = self._freed
-        if self._blocked_until < give_up:
-            return True
-        places.release()
-        return False
-
-    async def _in_flight(
-        self,
-        sender: RequestSender,
-        request: PlannedRequest,
-        body: bytes,
-        give_up: float,
-        free: float,
-        places: asyncio.Semaphore,
-    ) -> None:
-        self._late_s.append(self._elapsed() - free)
-        try:
-            await sender.send(request, body, give_up)
-        finally:
-            self._freed = self._elapsed()
-            places.release()
+            for turns in self._sessions:
+                due = turns[0][0].at_s
+                assert due is not None  # an open loop's plan has times
+                await self._until(due)
+                running.create_task(self._session(sender, turns, due))
 
     async def _closed(self, sender: RequestSender) -> None:
-        """Let each user send the next request as soon as its last answer is complete."""
-        jobs = iter(self._jobs)
+        """Let each user begin the next session as soon as the last one has ended."""
+        sessions = iter(self._sessions)
         async with asyncio.TaskGroup() as users:
-            for _ in range(min(self._plan.users or 1, len(self._jobs))):
-                users.create_task(self._user(sender, jobs))
+            for _ in range(min(self._plan.users or 1, len(self._sessions))):
+                users.create_task(self._user(sender, sessions))
 
-    async def _user(self, sender: RequestSender, jobs: Iterator[Job]) -> None:
-        while (wait := -self._elapsed()) > 0:
+    async def _user(self, sender: RequestSender, sessions: Iterator[list[Turn]]) -> None:
+        await self._until(0.0)
+        for turns in sessions:
+            await self._session(sender, turns, None)
+
+    async def _until(self, at_s: float) -> None:
+        while (wait := at_s - self._elapsed()) > 0:
             await asyncio.sleep(wait)
-        for request, body in jobs:
-            await sender.send(request, body, self._elapsed() + self._plan.timeout_s)
+
+    async def _session(self, sender: RequestSender, turns: Sequence[Turn], due: float | None) -> None:
+        """Send the turns of a session one after another; `due` is None in a closed loop."""
+        before: Prompt | None = None
+        ended = 0.0
+        for place, turn in enumerate(turns):
+            requests, bodies = turn, [self._bodies.get(each.index) or self._plan.body(each, before) for each in turn]
+            if place:
+                at = ended + turn[0].pause_s
+                await self._until(at)
+                requests = [replace(each, at_s=None if due is None else at) for each in turn]
+            answers = await self._turn(sender, requests, bodies)
+            if place + 1 == len(turns):
+                return
+            completed = all(record.completed for record, _ in answers)
+            before = (
+                _continued(None if turn[0].afresh else before, turn[0].prompt, answers[0][1]) if completed else None
+            )
+            if before is None:
+                reason = NO_TOKEN_IDS if completed else SESSION_ENDED
+                for each in itertools.chain.from_iterable(turns[place + 1 :]):
+                    self._store(record_without_answer(each, RequestStatus.NOT_SENT, reason))
+                return
+            ended = max(record.end_s or 0.0 for record, _ in answers)
+
+    async def _turn(self, sender: RequestSender, requests: Turn, bodies: Sequence[bytes]) -> list[Answer]:
+        """Send the requests of a turn at once; return the answers in their order."""
+        if len(requests) == 1:  # without a task of its own
+            return [await self._request(sender, requests[0], bodies[0])]
+        async with asyncio.TaskGroup() as running:
+            tasks = [
+                running.create_task(self._request(sender, each, body))
+                for each, body in zip(requests, bodies, strict=True)
+            ]
+        return [task.result() for task in tasks]
+
+    async def _request(self, sender: RequestSender, request: PlannedRequest, body: bytes) -> Answer:
+        """Send a request, in an open loop as soon as it has a place in flight."""
+        if request.at_s is None:
+            return await sender.send(request, body, self._elapsed() + self._plan.timeout_s)
+        give_up = request.at_s + self._plan.timeout_s
+        free = await self._place(request.at_s, give_up)
+        if free is None:
+            reason = "no place in flight became free in time"
+            record = record_without_answer(request, RequestStatus.TIMED_OUT, reason)
+            self._store(record)
+            return record, ()
+        self._late_s.append(self._elapsed() - free)
+        try:
+            return await sender.send(request, body, give_up)
+        finally:
+            self._freed = self._elapsed()
+            self._places.release()
+
+    async def _place(self, due: float, give_up: float) -> float | None:
+        """Take a place in flight; return since when there has been one, None if none becomes free in time."""
+        free = due
+        if self._places.locked():
+            try:
+                async with asyncio.timeout(max(0.0, give_up - self._elapsed())):
+                    await self._places.acquire()
+            except TimeoutError:
+                return None
+            free = max(due, self._freed)
+        else:
+            await self._places.acquire()
+        if free < give_up:
+            return free
+        self._places.release()
+        return None
+
+
+NO_TOKEN_IDS = "the server sent no token ids of the answer, with which the session goes on"
+
+
+def _continued(before: Prompt | None, prompt: Prompt, answer: Sequence[Piece]) -> Prompt | None:
+    """Return a conversation with a further prompt and its answer; None if the answer lacks token ids."""
+    text, tokens = read_content(answer)
+    asked = prompt if before is None else joined(before, prompt)
+    if isinstance(asked, str):
+        return asked + text
+    return asked + tokens if tokens else None
 
 
 def _not_sent(request: PlannedRequest) -> RequestRecord:

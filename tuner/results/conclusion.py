@@ -95,7 +95,7 @@ def _names(findings: Findings, of_class: str, slo: ClassSlo | None) -> list[str]
     goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
     own = [base for prefix, _, base in (name.rpartition(".") for name in goals) if prefix == of_class]
     bounded = () if slo is None else slo.request.bounds_ms
-    names = ["request_throughput"] if slo is None else ["goodput", "goodput_share"]
+    names = ["request_throughput"] if slo is None else ["goodput", "goodput_share", "session_goodput_share"]
     names += [name for name in own if not name.endswith("_ms")]
     for kind in LATENCIES:
         of_kind = [name for name in own if name.endswith(f"_{kind}_ms")]

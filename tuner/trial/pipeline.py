@@ -100,8 +100,11 @@ class _Attempt:
     def run_benchmarks(self, server: Server) -> None:
         """Run the workload once per repeat, or until the trial is cut short."""
         spec = self.spec
-        if spec.cut is not None and isinstance(spec.workload, Traffic) and isinstance(server, Watchable):
-            server.watch(TrialWatch(spec.cut, spec.workload, spec.launch.gpus(spec.gpus)))
+        load = spec.workload
+        # it is not known when a turn of a session is due, and a cut compares a run with what is due
+        is_known = isinstance(load, Traffic) and not load.has_sessions
+        if spec.cut is not None and isinstance(load, Traffic) and is_known and isinstance(server, Watchable):
+            server.watch(TrialWatch(spec.cut, load, spec.launch.gpus(spec.gpus)))
         try:
             for index in range(spec.repeats):
                 self.repeats.append(self.repeat(server, spec.workload, index))

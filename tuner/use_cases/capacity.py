@@ -25,6 +25,7 @@ from tuner.study.specification.resolve_workload import study_price
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, refuse_unsimulated_arguments
 from tuner.use_cases.simulate import split_advice
+from tuner.workloads.traffic import Traffic
 
 _RATES_FILE = "capacity.csv"
 _LACKS_MEMORY = {FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL}
@@ -38,12 +39,14 @@ class CapacityResult:
         outcome: what was measured or why it failed.
         slos: the bounds that a rate has to keep.
         folder: its logs and, unless it failed, the table of rates.
+        arrival_requests: requests of each arrival: of a session several, else 1.
         advice: over how many GPUs a model fits whose simulated server lacks memory, as the end of a message.
     """
 
     outcome: TrialOutcome
     slos: tuple[Slo, ...]
     folder: Path
+    arrival_requests: float = 1.0
     advice: str = ""
 
     @property
@@ -104,7 +107,9 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=observer.phase)
     finally:
         engine.close()
-    return CapacityResult(outcome, plan.goals.slos, folder, _advice(plan, engine_settings, outcome))
+    load = plan.workload
+    each = load.requests_per_arrival if isinstance(load, Traffic) else 1.0
+    return CapacityResult(outcome, plan.goals.slos, folder, each, _advice(plan, engine_settings, outcome))
 
 
 def _advice(plan: StudyPlan, engine: EngineSettings, outcome: TrialOutcome) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +13,7 @@ from tuner.errors import SettingError, UserError
 from tuner.files import write_output
 from tuner.workloads.traces.cut import Distances, cut, distances
 from tuner.workloads.traces.formats import read_as, read_recording
-from tuner.workloads.traces.recording import Recording, Unit, clock_unit
+from tuner.workloads.traces.recording import PER_SECOND, RecordedRequest, Recording, Unit, clock_unit
 from tuner.workloads.traces.requests_file import requests_text
 from tuner.workloads.traces.source import Column, ReadOptions
 from tuner.workloads.traces.summary import Timeline, TraceSummary, summary_of
@@ -86,7 +86,7 @@ def import_traffic(file: Path, output: Path, settings: ImportSettings) -> Writte
         rule = f"{file}: the size of its blocks is not known"
         raise SettingError("block_tokens", None, rule, "give {block_tokens}, the tokens of a block")
     times = _times_s(recording, unit, settings.rate)
-    timeline = Timeline(recording.requests, times, recording.block_tokens)
+    timeline = Timeline(_with_pauses_in_s(recording, unit), times, recording.block_tokens)
     arrivals = {"process": "trace", "file": requests.name} if times else {"process": "poisson", "rate": settings.rate}
     document = {
         "arrivals": arrivals,
@@ -103,6 +103,12 @@ def import_traffic(file: Path, output: Path, settings: ImportSettings) -> Writte
         recording.left_out,
         recording.remarks,
     )
+
+
+def _with_pauses_in_s(recording: Recording, unit: Unit | None) -> tuple[RecordedRequest, ...]:
+    """Return the requests of a recording with their pauses in seconds; see `RecordedRequest`."""
+    per = PER_SECOND[unit or clock_unit(recording.requests[0].at) or recording.unit or "s"]
+    return tuple(each if each.pause is None else replace(each, pause=each.pause / per) for each in recording.requests)
 
 
 def _read_options(settings: ImportSettings) -> tuple[Unit | None, ReadOptions]:
@@ -201,7 +207,8 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         raise SettingError("requests", count, rule, "give fewer, at least 2")
     timed = isinstance(traffic.arrivals, TraceArrivals)
     times = recording.times_s(traffic.arrivals.unit) if isinstance(traffic.arrivals, TraceArrivals) else None
-    whole = Timeline(recording.requests, times, recording.block_tokens)
+    unit = traffic.arrivals.unit if isinstance(traffic.arrivals, TraceArrivals) else None
+    whole = Timeline(_with_pauses_in_s(recording, unit), times, recording.block_tokens)
     part = cut(whole, count, CUT_SEED, cache_tokens)
     document = dict(read_yaml(file).data) | ({} if timed else {"requests": count})
     if timed:
@@ -210,7 +217,7 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         document["arrivals"] = {**document["arrivals"], "file": requests.name}
         document["arrivals"].pop("unit", None)
     document["classes"] = {
-        name: each if each.get("trace") is None else {**each, "trace": {"file": requests.name}}
+        name: each if each.get("trace") is None else {**each, "trace": {**each["trace"], "file": requests.name}}
         for name, each in document["classes"].items()
     }
     _write(output, requests, document, f"Cut from {file.name}", part)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist, fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,15 +35,20 @@ from pydantic import (
 )
 
 from records.metrics import PERCENTILES
+from tuner.errors import UserError
 from tuner.workloads.reading import LARGEST_LENGTH, Strict, read_lines, read_texts
 from tuner.workloads.results import RequestSlo
 from tuner.workloads.traces.formats import longest_shared, read_recording
+from tuner.workloads.traces.turns import RecordedSessions, recorded_sessions
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
 
 class Length(Strict):
-    """One distribution of lengths in tokens. Exactly one key is set; in YAML an integer stands for a fixed length."""
+    """One distribution of whole numbers from 1: tokens, turns, or ms.
+
+    Exactly one key is set; in YAML an integer stands for a fixed length.
+    """
 
     fixed: Tokens | None = None
     uniform: tuple[Tokens, Tokens] | None = Field(None, description="shortest and longest, both included")
@@ -73,6 +79,18 @@ class Length(Strict):
         if self.lognormal is not None:
             return self.lognormal.max
         return max(self._from_file())
+
+    def mean(self) -> float:
+        """Return the mean length.
+
+        Raises:
+            UserError: if the file of lengths cannot be read.
+        """
+        if self.fixed is not None:
+            return float(self.fixed)
+        if self.uniform is not None:
+            return sum(self.uniform) / 2
+        return self.lognormal.bounded_mean() if self.lognormal is not None else fmean(self._from_file())
 
     def draw(self, random: Generator, count: int) -> list[int]:
         """Return `count` lengths.
@@ -110,9 +128,22 @@ class Lognormal(Strict):
 
     def draw(self, random: Generator, count: int) -> list[int]:
         """Return `count` lengths."""
-        variance = math.log1p(self.cv * self.cv)
-        drawn = random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+        drawn = random.lognormal(*self._parameters(), count)
         return [int(value) for value in np.clip(np.rint(drawn), self.min, self.max)]
+
+    def bounded_mean(self) -> float:
+        """Return the mean within the bounds, over quantiles of the distribution."""
+        normal = NormalDist(*self._parameters())
+        values = np.exp([normal.inv_cdf((place + 0.5) / _QUANTILES) for place in range(_QUANTILES)])
+        return float(np.clip(np.rint(values), self.min, self.max).mean())
+
+    def _parameters(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the logarithms."""
+        variance = math.log1p(self.cv * self.cv)
+        return math.log(self.mean) - variance / 2, math.sqrt(variance)
+
+
+_QUANTILES = 1000
 
 
 def _fixed(value: Any) -> Any:
@@ -167,9 +198,72 @@ class TraceFile(Strict):
     """A recorded trace, whose requests give lengths and shared blocks in their order; then the first comes again.
 
     See `tuner.workloads.traces`. Blocks of the second round are not those of the first, which a cache would have.
+
+    Attributes:
+        file: the recording.
+        when: each request is sent at its own time (`recorded`), or sessions arrive, and a later turn is sent when the
+            answers before it have ended and its recorded pause is over (`answered`).
+        pause_ms: pauses that the recording lacks.
     """
 
     file: Path
+    when: Literal["recorded", "answered"] = "recorded"
+    pause_ms: LengthOrFixed | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave fields out that are not used, so that a study from before they existed has the same workload."""
+        fields: dict[str, Any] = dump(self)
+        return {"file": fields["file"]} if self.when == "recorded" else fields
+
+    @property
+    def sessions(self) -> RecordedSessions | None:
+        """The sessions of the recording; None if each request is sent at its own time.
+
+        Raises:
+            UserError: if the recording cannot be read, or nobody tells its pauses.
+        """
+        if self.when == "recorded":
+            return None
+        found = recorded_sessions(self.file)
+        if found.lacks_pauses and self.pause_ms is None:
+            rule = "it lacks ends of answers, so that the pauses of its sessions are not known"
+            raise UserError(f"{self.file}: {rule}; give `pause_ms` beside `when: answered`")
+        return found
+
+
+class Session(Strict):
+    """Sessions: conversations whose next turn waits for the answers of the turn before it, and for a pause.
+
+    The prompt of a turn is that of the turn before it, its answer, and `input` tokens of its own. With a fan-out, a
+    turn sends several requests at once, which all begin with the conversation so far. The next turn waits for all of
+    them, and goes on from the first one; what it takes from the others is part of its own tokens.
+
+    Attributes:
+        turns: of a session.
+        pause_ms: from the last answer of a turn to the next turn, in which a user thinks or a tool runs; None: none.
+        fan_out: requests that a turn sends at once.
+    """
+
+    turns: LengthOrFixed
+    pause_ms: LengthOrFixed | None = None
+    fan_out: LengthOrFixed = Length(fixed=1)
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Session:
+        most = self.turns.longest() * self.fan_out.longest()
+        if most > MAX_SESSION:
+            raise ValueError(f"a session of up to {most:,} requests; lower `turns` or `fan_out` to {MAX_SESSION:,}")
+        return self
+
+    @property
+    def requests(self) -> float:
+        """The mean number of requests of a session."""
+        return self.turns.mean() * self.fan_out.mean()
+
+
+MAX_SESSION = 10_000
+"""The most requests of a session."""
 
 
 class TextFile(Strict):
@@ -199,6 +293,8 @@ class RequestClass(Strict):
             class without adapters ask for the model itself.
         json_schema: the JSON schema of every answer, which the server enforces (structured output). An answer may end
             before `output` tokens; an answer that is cut there has failed.
+        session: what makes sessions of its requests; None: each request stands alone. A class with sessions has its
+            weight among what arrives, `input` and `output` for each request, and documents for each session.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -210,12 +306,13 @@ class RequestClass(Strict):
     priority: int = Field(0, strict=True, ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)
     adapters: tuple[Annotated[str, Field(min_length=1, max_length=_NAME_CHARS)], ...] = ()
     json_schema: dict[str, Any] | None = None
+    session: Session | None = None
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave fields out that are not used, so that a study from before they existed has the same workload."""
         fields: dict[str, Any] = dump(self)
-        for name in ("priority", "trace", "adapters", "json_schema"):
+        for name in ("priority", "trace", "adapters", "json_schema", "session"):
             if not getattr(self, name):
                 fields.pop(name, None)
         return fields
@@ -235,6 +332,8 @@ class RequestClass(Strict):
 
     @model_validator(mode="after")
     def _has_lengths(self) -> RequestClass:
+        if self.session is not None and (self.trace is not None or isinstance(self.text, TextFile)):
+            raise ValueError("sessions have generated prompts; leave `trace` and prompts from a file out")
         if self.trace is not None:
             if self.input is not None or self.output is not None or isinstance(self.text, TextFile):
                 raise ValueError("a trace has the lengths; leave `input`, `output` and prompts from a file out")
@@ -251,6 +350,41 @@ class RequestClass(Strict):
         return self
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether a later request waits for the answer to an earlier one."""
+        return self.session is not None or (self.trace is not None and self.trace.when == "answered")
+
+    @property
+    def mean_requests(self) -> float:
+        """The mean number of requests of what arrives: 1 without sessions."""
+        recorded = None if self.trace is None else self.trace.sessions
+        if recorded is not None:
+            return recorded.requests
+        return 1.0 if self.session is None else self.session.requests
+
+    def residence_s(self, request_s: float) -> float:
+        """Return the mean time of what arrives, if a request takes so long."""
+        if self.session is not None:
+            turns, pause_ms = self.session.turns.mean(), self.session.pause_ms
+        elif self.trace is not None and (recorded := self.trace.sessions) is not None:
+            turns, pause_ms = recorded.turns, self.trace.pause_ms
+            if recorded.pause_s is not None:
+                return turns * request_s + (turns - 1.0) * recorded.pause_s
+        else:
+            return request_s
+        return turns * request_s + (turns - 1.0) * (0.0 if pause_ms is None else pause_ms.mean() / 1000.0)
+
+    @property
+    def without_pauses(self) -> RequestClass:
+        """The class whose turns follow the answers at once; requests of a recording stand alone."""
+        changes: dict[str, Any] = {}
+        if self.session is not None:
+            changes["session"] = self.session.model_copy(update={"pause_ms": None})
+        if self.trace is not None:
+            changes["trace"] = TraceFile(file=self.trace.file)
+        return self.model_copy(update=changes)
+
+    @property
     def has_made_text(self) -> bool:
         """Whether the text is one that the tuner makes from its grammar."""
         return self.text in _MADE_TEXTS
@@ -263,12 +397,17 @@ class RequestClass(Strict):
                 each.input_tokens + each.output_tokens for each in read_recording(self.trace.file).requests
             )
         own = 0 if self.input is None else self.input.longest()
-        return prefix + own + self.longest_output()
+        return prefix + self._longest_turns() * (own + self.longest_output())
 
     def longest_prefix(self) -> int:
         """Return the tokens of the longest beginning that prompts of the class share."""
         documents = self.prefix.tokens if self.prefix else 0
+        if self.session is not None and self.input is not None:
+            documents += (self._longest_turns() - 1) * (self.input.longest() + self.longest_output())
         return documents + (0 if self.trace is None else longest_shared(self.trace.file))
+
+    def _longest_turns(self) -> int:
+        return 1 if self.session is None else self.session.turns.longest()
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
@@ -281,7 +420,7 @@ class RequestClass(Strict):
 
 
 _KEY = re.compile(r"(?:p(\d+)_)?(ttft|tpot|itl|e2el)(?:_p(\d+))?_ms")
-_SHARES = ("goodput_share", "success_rate")
+_SHARES = ("goodput_share", "session_goodput_share", "success_rate")
 _EXAMPLE = "a latency such as p95_ttft_ms, tpot_ms or p95_itl_ms, or goodput_share"
 
 

@@ -33,7 +33,11 @@ class RequestStatus(StrEnum):
     INCOMPLETE = "incomplete"
     """The stream ended properly with fewer tokens than requested."""
     NOT_SENT = "not_sent"
-    """The run ended before it was sent."""
+    """The run, or its session, ended before it was sent."""
+
+
+SESSION_ENDED = "its session ended: an earlier turn did not complete"
+"""The reason why a request of a later turn was not sent."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,16 @@ class RequestRecord:
         name: its class.
         status: how it ended.
         planned_input, planned_output: tokens of prompt and answer that the workload plans.
-        due_s: the scheduled time; None in a closed loop.
+        due_s: the scheduled time; None in a closed loop. That of a later turn of a session is the end of the answers
+            before it, and its pause; None if it never came.
         sent_s: when it was sent.
         first_token_s: when its first token arrived.
         end_s: when it ended.
         input_tokens, output_tokens: tokens of prompt and answer that the server counted.
         gaps_s: times between consecutive chunks of the answer, in order.
         error: the reason why it did not complete.
+        session: number of its session; None: it stands alone.
+        turn: number of its turn in the session, from 0.
     """
 
     index: int
@@ -67,6 +74,8 @@ class RequestRecord:
     output_tokens: int | None = None
     gaps_s: tuple[float, ...] = ()
     error: str | None = None
+    session: int | None = None
+    turn: int = 0
 
     @property
     def completed(self) -> bool:
@@ -186,6 +195,8 @@ class RequestStatistics:
         good: number of requests that meet the SLO of their class; None if no class has an SLO.
         good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
         good_output_tokens: the same for the answers.
+        sessions: number of sessions.
+        good_sessions: number of sessions all of whose requests are good; None without SLOs.
         duration_s: seconds from the start of the run to the end of its last request.
         latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), of the requests of the
             stable middle, counted from the intended start; None where none completed.
@@ -199,6 +210,8 @@ class RequestStatistics:
     duration_s: float | None
     good_input_tokens: int | None = None
     good_output_tokens: int | None = None
+    sessions: int = 0
+    good_sessions: int | None = None
     latencies: Mapping[str, float | None] = field(default_factory=dict)
     client_latencies: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -211,6 +224,11 @@ class RequestStatistics:
     def goodput_share(self) -> float | None:
         """Requests that meet their SLO, as a share of offered ones; None without SLOs or requests."""
         return None if self.good is None or not self.offered else self.good / self.offered
+
+    @property
+    def session_goodput_share(self) -> float | None:
+        """Sessions all of whose requests meet their SLO, as a share of offered ones; None without SLOs or sessions."""
+        return None if self.good_sessions is None or not self.sessions else self.good_sessions / self.sessions
 
     @property
     def goodput(self) -> float | None:
@@ -247,6 +265,9 @@ def summarise_run(
 
     def statistics(group: Sequence[RequestRecord]) -> RequestStatistics:
         good = None if not slos else [each for each in group if slos.get(each.name, RequestSlo()).met(each)]
+        sessions, kept = (
+            Counter(each.session for each in part or () if each.session is not None) for part in (group, good)
+        )
         stable = [record for record in group if window is None or window.holds(record)]
         gaps_s = (record.gaps_s for record in stable if record.completed)
         gaps_ms = 1000.0 * np.fromiter(chain.from_iterable(gaps_s), np.float64)
@@ -258,6 +279,8 @@ def summarise_run(
             duration_s=duration,
             good_input_tokens=None if good is None else sum_of(record.input_tokens for record in good),
             good_output_tokens=None if good is None else sum_of(record.output_tokens for record in good),
+            sessions=len(sessions),
+            good_sessions=None if good is None else sum(kept[number] == count for number, count in sessions.items()),
             latencies=_latency_statistics(stable, gaps_ms, since_sent=False),
             client_latencies=_latency_statistics(stable, gaps_ms, since_sent=True),
         )

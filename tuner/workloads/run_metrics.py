@@ -47,6 +47,7 @@ def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord])
         "success_rate": statistics.success_rate,
         "goodput": statistics.goodput,
         "goodput_share": statistics.goodput_share,
+        "session_goodput_share": statistics.session_goodput_share,
         "output_goodput": rate(good_answers),
         "total_token_goodput": rate(_total(statistics.good_input_tokens, good_answers)),
         **statistics.latencies,

@@ -1,6 +1,7 @@
 """Traffic: an open loop of requests of several classes, and the arrival processes that say when they are due.
 
-Rates are in requests/s and times in seconds from the start of the run.
+Rates are in requests/s and times in seconds from the start of the run. The rate of `arrivals` is that of what arrives:
+a session of several requests arrives once. Any other rate counts each request.
 
 - `gamma` has gaps of mean 1 / rate and shape `burstiness`, as `vllm bench serve --burstiness`. A shape of 1 is a
   Poisson process, a lower one gives bursts, a higher one more even arrivals. The index of dispersion of counts tends to
@@ -48,6 +49,7 @@ from tuner.workloads.reading import LARGEST_LENGTH, MAX_REQUESTS, Strict, read_m
 from tuner.workloads.request_class import ClassSlo, RequestClass, TextFile, read_class_slo
 from tuner.workloads.traces.formats import read_times
 from tuner.workloads.traces.recording import Unit
+from tuner.workloads.traces.turns import recorded_sessions
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -166,7 +168,7 @@ class Traffic(Strict):
 
     Attributes:
         arrivals: the arrival process.
-        requests: number of requests.
+        requests: number of requests; the session that reaches it is sent whole.
         duration_s: seconds in which requests are due.
         max_in_flight: requests in flight at most. A request that is due at the limit waits; its latency counts from the
             scheduled time.
@@ -219,6 +221,14 @@ class Traffic(Strict):
         total = sum(each.weight for each in self.classes.values())
         if not (total > 0 and math.isfinite(total)):
             raise ValueError(f"the weights of the classes sum to {total:g}; give at least one class a weight above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _has_times_of_sessions(self) -> Traffic:
+        file = self._answered_file
+        is_timed = file is not None and isinstance(self.arrivals, TraceArrivals)
+        if is_timed and (len(self.sent_classes) > 1 or self.arrivals.model_dump()["file"] != file):
+            raise ValueError("`when: answered` needs times of the same file and one class, or arrivals at a rate")
         return self
 
     @model_validator(mode="after")
@@ -291,7 +301,10 @@ class Traffic(Strict):
         return self.seed + index
 
     def warmup(self) -> Traffic | None:
-        """Return the unscored warm-up: a closed loop of up to eight users, with another seed; None for no warm-up."""
+        """Return the unscored warm-up: a closed loop of up to eight users, with another seed; None for no warm-up.
+
+        Its sessions have no pauses.
+        """
         if self.warmup_requests == 0:
             return None
         changes = {
@@ -299,15 +312,31 @@ class Traffic(Strict):
             "requests": self.warmup_requests,
             "duration_s": None,
             "max_in_flight": None,
+            "classes": {name: each.without_pauses for name, each in self.classes.items()},
             "seed": self.seed + 500_000,
         }
         return self.model_copy(update=changes)
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether a later request waits for the answer to an earlier one."""
+        return any(each.has_sessions for each in self.sent_classes.values())
+
+    @property
+    def requests_per_arrival(self) -> float:
+        """The mean number of requests of what arrives: 1 without sessions."""
+        counts = [(each.weight, each.mean_requests) for each in self.sent_classes.values()]
+        return sum(weight * count for weight, count in counts) / sum(weight for weight, _ in counts)
+
+    def residence_s(self, request_s: float) -> float:
+        """Return the mean time of what arrives, in the class where it is longest, if a request takes so long."""
+        return max(each.residence_s(request_s) for each in self.sent_classes.values())
+
+    @property
     def rate(self) -> float | None:
         """The mean rate in requests/s; None for arrivals without a single rate."""
         arrivals = self.arrivals
-        return arrivals.rate if isinstance(arrivals, Poisson | Gamma | Constant) else None
+        return arrivals.rate * self.requests_per_arrival if isinstance(arrivals, Poisson | Gamma | Constant) else None
 
     @property
     def mean_rate(self) -> float | None:
@@ -319,13 +348,28 @@ class Traffic(Strict):
         times = self._trace_times()
         if not times or times[-1] == times[0]:
             return self.rate
-        return (len(times) - 1) / (times[-1] - times[0])
+        return self.requests_per_arrival * (len(times) - 1) / (times[-1] - times[0])
+
+    def arrival_times(self, random: Generator) -> Iterator[float]:
+        """Yield the times of arrivals; of a recording with sessions, those of the first requests."""
+        assert not isinstance(self.arrivals, Closed)
+        times = self.arrivals.times(random, self.duration_s)
+        answered = self._answered_file
+        if answered is None or not isinstance(self.arrivals, TraceArrivals):
+            return times
+        firsts = {turns[0].places[0] for turns in recorded_sessions(answered).sessions}
+        return (at for place, at in enumerate(times) if place in firsts)
+
+    @property
+    def _answered_file(self) -> Path | None:
+        traces = (each.trace for each in self.sent_classes.values())
+        return next((each.file for each in traces if each is not None and each.when == "answered"), None)
 
     def _trace_times(self) -> list[float]:
-        """Return the times of the requests of a trace; empty for other arrivals."""
+        """Return the times of a trace's arrivals; empty for other arrivals."""
         if not isinstance(self.arrivals, TraceArrivals):
             return []
-        times = self.arrivals.times(np.random.default_rng(0), self.duration_s)
+        times = self.arrival_times(np.random.default_rng(0))
         end = math.inf if self.duration_s is None else self.duration_s
         return list(islice((at for at in times if at < end), self.requests))
 
@@ -341,7 +385,7 @@ class Traffic(Strict):
         if isinstance(arrivals, TraceArrivals) and (recorded := self.mean_rate) is not None:
             changed: Arrivals = arrivals.model_copy(update={"speed": arrivals.speed * rate / recorded})
         elif isinstance(arrivals, Poisson | Gamma | Constant):
-            changed = arrivals.model_copy(update={"rate": rate})
+            changed = arrivals.model_copy(update={"rate": rate / self.requests_per_arrival})
         else:
             rule = f"arrivals of process {arrivals.process!r} have no single rate"
             raise UserError(f"{rule}; use poisson, gamma, constant, or a trace of some duration")
@@ -354,7 +398,7 @@ class Traffic(Strict):
         results would be too good. A trace has no more requests than it has: at a high rate, it is shorter.
         """
         faster, own = self.at_rate(rate), self.mean_rate
-        count = self.requests or len(self._trace_times())
+        count = self.requests or self.requests_per_arrival * len(self._trace_times())
         if not count or own is None:
             return faster
         return faster.model_copy(update={"requests": max(_MIN_REQUESTS_AT_RATE, math.ceil(count * rate / own))})

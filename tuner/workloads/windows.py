@@ -70,7 +70,7 @@ def _in_window(kind: RequestClass, least_weight: float, most_tokens: int) -> Req
     can_end_early = kind.json_schema is None and not isinstance(kind.text, TextFile)
     if kind.output is not None and can_end_early and kind.longest_output() > most_tokens:
         changes["output"] = _at_most(kind.output, most_tokens)
-    return kind.model_copy(update=changes)
+    return kind.without_pauses.model_copy(update=changes)
 
 
 def _at_most(length: Length, most: int) -> Length:

@@ -100,3 +100,26 @@ def test_the_simulated_cache_finds_what_the_hashes_say(tmp_path: Path, traffic: 
 def test_a_server_without_a_prefix_cache_finds_nothing(traffic: Traffic) -> None:
     made = server("--no-enable-prefix-caching", "--max-model-len", "4096")
     assert made.run(workload_client(traffic, 1, False, 0.0), 1, noise=False).counts.hit_tokens == 0
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_a_later_turn_is_planned_as_what_it_adds(tmp_path: Path, library: bool) -> None:
+    make_tokenizer(tmp_path)
+    processes = ProcessRecords(tmp_path / "processes")
+    tokenizer = find_tokenizer(str(tmp_path))
+    ids = TokenTools(range(4000), processes, lambda text, _: [])
+    kind = {"input": 30, "output": 10, "prefix": {"tokens": 20}, "session": {"turns": 3, "pause_ms": 500, "fan_out": 2}}
+    load = Traffic.model_validate(
+        {"arrivals": {"process": "constant", "rate": 1}, "requests": 6, "system_prompt": 8, "classes": {"a": kind}}
+    )
+    made = planned(LibraryTools(tokenizer, processes) if library else ids, load, tmp_path, 1)
+    sizes = [len(tokenizer.tokens(str(each.prompt), special=True) if library else tokens_of(each)) for each in made]
+    # the first turn has the system prompt and the document, the later ones their own 30 tokens
+    assert sizes == [58, 58, 30, 30, 30, 30]
+    # whole prompts, with 40 tokens for each turn before
+    assert [each.prompt_tokens for each in made] == [58, 58, 98, 98, 138, 138]
+    assert [(each.session, each.turn, each.pause_s, each.continues) for each in made] == [
+        *[(0, 0, 0.0, True)] * 2,
+        *[(0, 1, 0.5, True)] * 2,
+        *[(0, 2, 0.5, False)] * 2,
+    ]

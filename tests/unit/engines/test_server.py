@@ -27,6 +27,7 @@ from tuner.specs import Limits, ModelRef
 from tuner.workloads.progress import RunProgress
 from tuner.workloads.results import RequestSlo
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traffic import Traffic
 
 NEVER = threading.Event()
 LOAD = ClosedLoop(max_concurrency=4, num_prompts=100)
@@ -66,7 +67,7 @@ class PlayedServer(RunningServer):
     def port(self) -> int:
         return 1
 
-    def _prompt_tools(self) -> PromptTools:
+    def _prompt_tools(self, traffic: Traffic) -> PromptTools:
         raise NotImplementedError
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:

@@ -40,7 +40,10 @@ def import_(
     column: Annotated[
         list[str] | None,
         option(
-            None, "WHAT=NAME", "Column of a table, for time, input, output, session or blocks.", shown="known names"
+            None,
+            "WHAT=NAME",
+            "Column of a table, for time, input, output, session, blocks or end.",
+            shown="known names",
         ),
     ] = None,
     tokenizer: Annotated[

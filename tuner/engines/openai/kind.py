@@ -11,7 +11,7 @@ OPENAI = EngineKind(
     find=at_first_use("tuner.engines.openai.engine", "find"),
     facts=at_first_use("tuner.engines.openai.engine", "facts"),
     setting="server_command",
-    features=frozenset({Feature.SCHEMA, Feature.ADAPTERS, Feature.SEVERAL_GPUS}),
+    features=frozenset({Feature.SCHEMA, Feature.ADAPTERS, Feature.SESSIONS, Feature.SEVERAL_GPUS}),
     model_form=ModelForm.ANY,
     no_sampling=(
         "the flag of the temperature is not known for a command",

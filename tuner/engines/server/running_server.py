@@ -6,12 +6,13 @@ generator (`GeneratorServer`), or by a client of the engine's own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,7 @@ class RunningServer(ABC):
         return with_benchmark_metrics(facts, before, after, self._usage, self.reads.metrics)
 
     @abstractmethod
-    def _prompt_tools(self) -> PromptTools:
+    def _prompt_tools(self, traffic: Traffic) -> PromptTools:
         """Return what makes the prompts of traffic."""
 
     @abstractmethod
@@ -370,7 +371,7 @@ class RunningServer(ABC):
         """
         files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
         url, deadline = f"{self.url}/v1/completions", self._deadline_s(phase)
-        model, tools = self._model, self._prompt_tools()
+        model, tools = self._model, self._prompt_tools(traffic)
         watch = self._watch if phase is Phase.BENCHMARK else None
         job = start_traffic(
             tools,
@@ -542,12 +543,10 @@ class GeneratorServer(RunningServer):
         except RecordsError:
             return ()
 
-    def _prompt_tools(self) -> PromptTools:
+    def _prompt_tools(self, traffic: Traffic) -> PromptTools:
         if self._prompts is None:
-            try:
+            with tokenizer_failures():
                 self._prompts = with_common_tokens(self._make_tools(), self._tokenizers)
-            except SettingError as error:
-                raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
         return self._prompts
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
@@ -560,6 +559,15 @@ class GeneratorServer(RunningServer):
         if isinstance(workload, Traffic):
             return repeat
         return replace(repeat, metrics=closed_loop_metrics(repeat.metrics))
+
+
+@contextlib.contextmanager
+def tokenizer_failures() -> Iterator[None]:
+    """Make a tokenizer that cannot be read a failure of the trial's environment."""
+    try:
+        yield
+    except SettingError as error:
+        raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
 
 
 def closed_loop_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -201,7 +201,11 @@ def plan_requests(
         prompts = tools.prompts(plan, files.log)
     finally:
         plan.unlink(missing_ok=True)
-    return [_planned_request(traffic, offered, *prompt) for offered, prompt in zip(schedule, prompts, strict=True)]
+    lasts = {each.session: each.turn for each in schedule}
+    return [
+        _planned_request(traffic, offered, *prompt, is_last=offered.turn == lasts[offered.session])
+        for offered, prompt in zip(schedule, prompts, strict=True)
+    ]
 
 
 def start_generator(
@@ -225,6 +229,9 @@ def start_generator(
 def _prompt_request(traffic: Traffic, offered: OfferedRequest, run: int) -> dict[str, Any]:
     """Return one request as `prompts/prompts.py` reads it; a recording's segments are those of the seed `run`."""
     kind = traffic.classes[offered.name]
+    own = {"tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
+    if offered.goes_on:
+        return {"shared": [], **own, "continues": True}
     shared: list[tuple[str | int, ...]] = []
     if traffic.system_prompt:
         shared.append(("system", traffic.system_prompt, *(("rules",) if traffic.has_made_text else ())))
@@ -235,7 +242,7 @@ def _prompt_request(traffic: Traffic, offered: OfferedRequest, run: int) -> dict
     text = _text(traffic, offered)
     if text is not None:
         return {"shared": shared, "prompt": text.prompt, "answer": None if text.output_tokens else text.answer}
-    return {"shared": shared, "tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
+    return {"shared": shared, **own}
 
 
 def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
@@ -246,12 +253,15 @@ def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
 
 
 def _planned_request(
-    traffic: Traffic, offered: OfferedRequest, prompt: Prompt, tokens: int, answer: int | None
+    traffic: Traffic, offered: OfferedRequest, prompt: Prompt, tokens: int, answer: int | None, *, is_last: bool
 ) -> PlannedRequest:
     text = _text(traffic, offered)
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
     assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
     kind = traffic.classes[offered.name]
+    if offered.goes_on:
+        before = traffic.system_prompt + (kind.prefix.tokens if kind.prefix else 0) + offered.context_tokens
+        tokens = before + (offered.input_tokens or 0)
     return PlannedRequest(
         offered.index,
         offered.name,
@@ -262,6 +272,11 @@ def _planned_request(
         priority=kind.priority,
         adapter=offered.adapter,
         json_schema=kind.json_schema,
+        session=offered.session,
+        turn=offered.turn,
+        pause_s=offered.pause_s,
+        afresh=offered.afresh,
+        continues=offered.session is not None and not is_last,
     )
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from records.trials import FailureKind
 from search_spaces.units import GIB
-from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.client import ScheduledSend, SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.limits import uneven_part
 from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget
@@ -66,9 +66,7 @@ class BenchmarkSimulation:
                 bit.
         """
         for send in self._client.initial_sends():
-            self._push(send.at_s, _EventKind.SEND, send.request)
-            if send.request.deadline_s is not None:
-                self._push(send.request.deadline_s, _EventKind.GIVE_UP, send.request)
+            self._plan_send(send)
         now = 0.0
         while now < limit_s:
             self._process_events(now)
@@ -80,7 +78,7 @@ class BenchmarkSimulation:
             if now == math.inf:
                 break
         for request in [request for request in self._client.requests if request.in_flight]:
-            self._end(request, RequestStatus.TIMED_OUT, now)
+            self._release(request, RequestStatus.TIMED_OUT, now)
 
     def _earliest(self) -> Replica | None:
         """Return the replica with work whose next step begins first."""
@@ -105,6 +103,11 @@ class BenchmarkSimulation:
         for request in ended:
             self._complete(request, received_s)
         replica.sample_if_due()
+
+    def _plan_send(self, send: ScheduledSend) -> None:
+        self._push(send.at_s, _EventKind.SEND, send.request)
+        if send.request.deadline_s is not None:
+            self._push(send.request.deadline_s, _EventKind.GIVE_UP, send.request)
 
     def _push(self, at_s: float, kind: _EventKind, request: SimulatedRequest) -> None:
         self._event_count += 1
@@ -158,14 +161,20 @@ class BenchmarkSimulation:
             self._end(request, RequestStatus.COMPLETED, received_s)
 
     def _end(self, request: SimulatedRequest, status: RequestStatus, at_s: float) -> None:
+        """End a request, and plan what its client sends then."""
+        self._release(request, status, at_s)
+        waiting = self._client.end(request, at_s)
+        if waiting is not None:
+            self._push(waiting.at_s, _EventKind.SEND, waiting.request)
+        for send in self._client.next_sends(request, at_s):
+            self._plan_send(send)
+
+    def _release(self, request: SimulatedRequest, status: RequestStatus, at_s: float) -> None:
         replica = self._replica_of.get(request.prompt.index)
         if replica is not None:
             replica.release(request, status is RequestStatus.COMPLETED)
         request.status = status
         request.end_s = at_s
-        following = self._client.end(request, at_s)
-        if following is not None:
-            self._push(following.at_s, _EventKind.SEND, following.request)
 
 
 @dataclass(frozen=True)

@@ -181,5 +181,7 @@ def request_record(
         input_tokens=request.prompt.tokens if completed else None,
         output_tokens=request.prompt.output if completed else None,
         gaps_s=tuple(np.diff(times).tolist()),
-        error=_ERRORS.get(request.status),
+        error=request.error or _ERRORS.get(request.status),
+        session=request.session,
+        turn=request.turn,
     )

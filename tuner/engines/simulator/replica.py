@@ -111,7 +111,9 @@ class Replica:
     def _with_own_chains(self, prompt: Prompt) -> Prompt:
         """Return a prompt whose shared prefixes are cached in this replica's memory, not in another's."""
         chains = tuple((self._own_chains.setdefault(chain, Chain()), tokens) for chain, tokens in prompt.shared)
-        return replace(prompt, shared=chains)
+        kept = prompt.continued
+        own = None if kept is None else self._own_chains.setdefault(kept, Chain())
+        return replace(prompt, shared=chains, continued=own)
 
     def release(self, request: SimulatedRequest, completed: bool) -> None:
         """Forget a request that ends, and free its blocks unless it completed."""

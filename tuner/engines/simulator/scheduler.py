@@ -418,7 +418,7 @@ class Scheduler:
                 self.host.store(sequence)
         for sequence in ended:
             del self.running[sequence.order]
-            sequence.free(self.pool)
+            sequence.complete(self.pool, self._block_size)
         return begun, ended
 
     def _finish_decodes(self) -> list[Sequence]:

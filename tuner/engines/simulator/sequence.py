@@ -47,6 +47,7 @@ class Prompt:
         shared: the chains that the prompt begins with, each with its length.
         repetitive: whether the text repeats itself, so that drafts are often right.
         priority: with priority scheduling, lower ones are admitted first.
+        continued: the chain that keeps its own part and its answer, with which the session goes on; None: it does not.
     """
 
     index: int
@@ -55,6 +56,7 @@ class Prompt:
     shared: tuple[tuple[Chain, int], ...] = ()
     repetitive: bool = False
     priority: int = 0
+    continued: Chain | None = None
 
 
 class Sequence:
@@ -75,7 +77,8 @@ class Sequence:
         loop_at: the token of the answer from which the text repeats itself.
         segments: the steps at which it got tokens. Without speculation, pairs of a first step and a step after the
             last, with one token a step; with speculation, pairs of a step and its number of tokens.
-        own: the chain of the blocks that no other sequence shares.
+        own: the chain of the blocks that no other sequence shares, except the next turn of its session.
+        continues: whether its session goes on.
         chains: the shared chains, each with the number of blocks that end within it.
         held: blocks of each shared chain that it uses.
         blocks: all blocks that it uses.
@@ -83,7 +86,7 @@ class Sequence:
     """
 
     __slots__ = (
-        *("arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
+        *("arrived_s", "blocks", "chains", "computed", "continues", "draft", "finish_at", "generated", "held", "index"),
         *("joined", "loop_at", "order", "output", "own", "passed", "phase", "priority", "prompt", "repetitive"),
         *("scheduled_s", "segments", "slides_at"),
     )
@@ -103,7 +106,8 @@ class Sequence:
         self.draft = 0
         self.loop_at = 0
         self.segments: list[tuple[int, int]] = []
-        self.own = Chain()
+        self.continues = prompt.continued is not None
+        self.own = prompt.continued or Chain()
         self.chains = _blocks_of_chains(prompt, block_size)
         self.held = [0] * len(self.chains)
         self.blocks = self.passed = 0
@@ -201,6 +205,17 @@ class Sequence:
     def free(self, pool: BlockPool) -> None:
         """Give up all blocks for good; its last blocks are the first to be evicted."""
         pool.discard(pool.rule.full * (self.blocks - sum(self.held)) + self._unshared_pages(pool.rule))
+        self._release_shared(pool)
+
+    def complete(self, pool: BlockPool, block_size: int) -> None:
+        """Give up all blocks; if its session goes on, those of its own part and its answer stay cached.
+
+        The last token of the answer is not computed.
+        """
+        shared, own = sum(span for _, span in self.chains), self.blocks - sum(self.held)
+        kept = max(0, min(own, (self.tokens - 1) // block_size - shared)) if pool.caching and self.continues else 0
+        pool.discard(pool.rule.full * (own - kept) + self._unshared_pages(pool.rule))
+        pool.keep(self.own, kept)
         self._release_shared(pool)
 
     def preempt(self, pool: BlockPool, block_size: int) -> None:

@@ -28,8 +28,9 @@ from tuner.engines.server.running_server import (
     GeneratorServer,
     Readings,
     RunningServer,
+    tokenizer_failures,
 )
-from tuner.engines.server.token_prompts import TokenTools, common_tokens, tokenizer_of
+from tuner.engines.server.token_prompts import TokenTools, common_tokens, ordinary_tokens, tokenizer_of
 from tuner.engines.server.traffic import Job, PlainJob, PromptTools, ResultError
 from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.engines.vllm.instances import find_haproxy
@@ -109,8 +110,18 @@ class VllmServer(RunningServer):
     def _metered(self) -> list[int]:
         return [] if isinstance(self._process, RankedProcess) else super()._metered()
 
-    def _prompt_tools(self) -> PromptTools:
-        return self._tools
+    def _prompt_tools(self, traffic: Traffic) -> PromptTools:
+        """Return what makes texts, and token ids for sessions: an answer's text may have other tokens than the answer.
+
+        Raises:
+            TrialFailed: if there are sessions, and the tokenizer cannot be read.
+        """
+        if not traffic.has_sessions:
+            return self._tools
+        with tokenizer_failures():
+            tokens = ordinary_tokens(self._model.tokenizer)
+        tokenize = tokenizer_of(self.url, self._api_key, model=self._model.served_name)
+        return TokenTools(tokens, self._tools.records, tokenize)
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         if isinstance(workload, Traffic):
@@ -144,7 +155,7 @@ class GeneratedVllmServer(GeneratorServer, VllmServer):
     def _make_tools(self) -> PromptTools:
         tokens = common_tokens(self._tokenizers)
         if not tokens:
-            return VllmServer._prompt_tools(self)
+            return self._tools
         tokenize = tokenizer_of(self.url, self._api_key, model=self._model.served_name)
         return TokenTools(tokens, self._records, tokenize)
 

@@ -45,8 +45,8 @@ def _requests(traffic: Traffic, settings: StudySettings) -> float:
     """Return the requests of a run, by the highest rate where the file has a duration only."""
     given = settings.num_prompts or traffic.requests
     if given is None and isinstance(traffic.arrivals, TraceArrivals):
-        given = len(due_times(traffic))
+        given = math.ceil(len(due_times(traffic)) * traffic.requests_per_arrival)
     arrivals = traffic.arrivals.model_dump()
-    rates = [float(arrivals[name]) for name in _RATES if arrivals.get(name)]
+    rates = [float(arrivals[name]) * traffic.requests_per_arrival for name in _RATES if arrivals.get(name)]
     by_time = max([settings.rate or 0.0, *rates]) * (math.inf if traffic.duration_s is None else traffic.duration_s)
     return max(given or by_time, traffic.warmup_requests)

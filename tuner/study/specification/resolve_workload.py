@@ -56,7 +56,7 @@ def check_slo(text: str) -> Slo:
     return slo
 
 
-_AT_MOST_1 = ("success_rate", "goodput_share")
+_AT_MOST_1 = ("success_rate", "goodput_share", "session_goodput_share")
 
 
 _TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
@@ -223,7 +223,9 @@ def _check_measured(field: str, name: str, workload: Workload) -> None:
         classes = ", ".join(workload.sent_classes)
         raise SettingError(field, name, f"no class is called {prefix!r}; classes: {classes}, or worst, client")
     _check_whole_gpu(field, name, workload)
-    if base in ("goodput", "goodput_share", *TOKEN_GOODPUTS) and not workload.slos:
+    if base == "session_goodput_share" and not any(each.has_sessions for each in request_classes(workload)):
+        raise SettingError(field, name, "no request class has sessions", "add `session` to a class")
+    if base in ("goodput", "goodput_share", "session_goodput_share", *TOKEN_GOODPUTS) and not workload.slos:
         raise SettingError(field, name, "no request class has an SLO", "add `slo` to the traffic file")
 
 
@@ -309,8 +311,11 @@ def _refusal(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, s
 
 
 def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) -> None:
-    """Check that the server can answer requests for adapters, and those with a schema."""
+    """Check that the server can answer requests for adapters, those with a schema, and those of sessions."""
     classes, kind = request_classes(workload), kind_of(engine)
+    if any(each.has_sessions for each in classes) and not kind.can(Feature.SESSIONS):
+        rule = f"sessions are not offered for {engine}: it sends no token ids of an answer"
+        raise SettingError("workload", "session", rule, "leave it out of the class")
     if any(each.json_schema for each in classes) and not kind.can(Feature.SCHEMA):
         remedy = "leave it out of the class"
         raise SettingError("workload", "json_schema", f"structured output is not offered for {engine}", remedy)

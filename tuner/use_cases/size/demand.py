@@ -1,8 +1,8 @@
 """The demand of a traffic file: its rate over time, and the traffic that one server of a fleet gets.
 
-Rates are in requests/s. The peak is the highest mean over windows of `WINDOW_S`: shorter bursts are part of the
-arrivals, and no server starts within them. A file of at least two hours has hours, counted from its first request.
-Several days are laid over one another, and the highest rate of an hour counts.
+Rates are in requests/s, also where sessions of several requests arrive. The peak is the highest mean over windows of
+`WINDOW_S`: shorter bursts are part of the arrivals, and no server starts within them. A file of at least two hours has
+hours, counted from its first request. Several days are laid over one another, and the highest rate of an hour counts.
 
 Requests are split evenly over the servers. One server's arrivals keep the variability of the whole file's gaps in its
 busiest window. Splitting makes arrivals more even, so this is pessimistic.
@@ -62,24 +62,29 @@ def demand_of(load: SingleWorkload) -> tuple[Demand, Traffic]:
     if not isinstance(load, Traffic) or isinstance(load.arrivals, Closed):
         rule = "a closed loop has users and no request rate"
         raise SettingError("workload", None, rule, "give traffic with arrivals of another process by {workload} FILE")
-    arrivals, span = load.arrivals, load.duration_s
+    arrivals, span, each = load.arrivals, load.duration_s, load.requests_per_arrival
     hours: tuple[float, ...] = ()
     if isinstance(arrivals, Poisson | Gamma | Constant):
-        peak = mean = arrivals.rate
+        peak = mean = each * arrivals.rate
         single: Poisson | Gamma | Constant = arrivals
     elif isinstance(arrivals, Ramp):
         assert span is not None  # `Traffic` refuses a ramp without a duration
-        peak, mean = max(arrivals.start_rate, arrivals.end_rate), (arrivals.start_rate + arrivals.end_rate) / 2
-        hours, single = _hours_of_ramp(arrivals, span), Poisson(process="poisson", rate=peak)
+        peak, mean = (
+            each * max(arrivals.start_rate, arrivals.end_rate),
+            each * (arrivals.start_rate + arrivals.end_rate) / 2,
+        )
+        hours = tuple(each * rate for rate in _hours_of_ramp(arrivals, span))
+        single = Poisson(process="poisson", rate=peak / each)
     else:
         times = _times(load)
         span = times[-1] - times[0]
-        mean, (peak, hours) = (len(times) - 1) / span, peaks(times)
-        single = Gamma(process="gamma", rate=peak, burstiness=burstiness(times))
+        mean, (peak, hours) = each * (len(times) - 1) / span, peaks(times)
+        peak, hours = each * peak, tuple(each * rate for rate in hours)
+        single = Gamma(process="gamma", rate=peak / each, burstiness=burstiness(times))
     changes = {"arrivals": single, "requests": _DRAWN, "duration_s": None, "max_in_flight": None}
     one = load.model_copy(update=changes)
     prompts = [request.prompt for request in workload_client(one, one.seed, False, 0.0).requests]
-    lengths = [float(np.mean([each.tokens for each in prompts])), float(np.mean([each.output for each in prompts]))]
+    lengths = [float(np.mean([own.tokens for own in prompts])), float(np.mean([own.output for own in prompts]))]
     return Demand(peak, mean, hours, span, *lengths), one
 
 

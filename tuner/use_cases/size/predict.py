@@ -167,7 +167,8 @@ class _Flags:
         asked = self._asked
         try:
             run = simulated_runner(self.server(config), asked.goals.slos)
-            idle = run(asked.load.at_rate(_IDLE_RATE).model_copy(update={"duration_s": 16 / _IDLE_RATE}), 0)
+            idle_s = 16 * asked.load.requests_per_arrival / _IDLE_RATE
+            idle = run(asked.load.at_rate(_IDLE_RATE).model_copy(update={"duration_s": idle_s}), 0)
         except (ConfigRefused, StartFailed, TunerError) as error:
             if self.failure is None:
                 self.failure = str(error)

@@ -3,8 +3,8 @@
 A rate is held if every SLO is met and no queue grows. A finite run flatters a server near saturation in two ways, and
 the length of a run and a correction answer them:
 
-- A run is `RESIDENCES` times as long as a request takes on an idle server, and at least `LEAST_S`, and has
-  `LEAST_REQUESTS` requests at least. The metrics are those of its stable middle.
+- A run is `RESIDENCES` times as long as a request takes on an idle server, `STAYS` times as long as a session with its
+  pauses, at least `LEAST_S`, and has at least `LEAST_REQUESTS` requests. The metrics are those of its stable middle.
 - A server that gets r requests/s and completes m < r has a queue whose wait grows by r / m - 1 seconds a second. The
   slope b of the time to first token over the due time, by least squares, shows it also where no SLO bounds a wait. A
   rate with b above `MOST_GROWTH` is not held, and the rate that is found is divided by 1 + max(0, b), which is m.
@@ -33,6 +33,8 @@ from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.traffic import Traffic
 
 LEAST_S, RESIDENCES, LEAST_REQUESTS = 20.0, 15.0, 400
+STAYS = 4.0
+"""The server fills with sessions in the first of them, half of which the stable middle leaves out."""
 SEEDS = 4
 STEP = 1.03
 """Ratio of neighbouring rates at the end of the search, and the step down where another seed misses."""
@@ -48,6 +50,8 @@ _IDLE = 0.2
 _MOST_STEPS, _MOST_LOWERED = 20, 10.0
 _LIMIT = 1.5
 """A run is cut off after this multiple of its time; the requests that then still wait have missed their SLOs."""
+_LAST = 10.0
+"""Mean pauses of a session for which the last sessions go on beyond that."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,8 @@ class RateSearch:
 
 def timed(load: Traffic, rate: float, residence_s: float, scale: float = 1.0) -> Traffic:
     """Return traffic at a rate, as long as a run must be; see the module's docstring."""
-    seconds = scale * max(LEAST_S, RESIDENCES * residence_s, LEAST_REQUESTS / rate)
+    stay_s = STAYS * load.residence_s(residence_s)
+    seconds = scale * max(LEAST_S, RESIDENCES * residence_s, stay_s, LEAST_REQUESTS / rate)
     return load.at_rate(rate).model_copy(update={"requests": None, "duration_s": seconds})
 
 
@@ -186,7 +191,7 @@ def simulated_runner(server: ConfiguredServer, slos: Sequence[Slo]) -> Runner:
 
     def run(load: Traffic, seed: int) -> Run:
         assert load.duration_s is not None
-        done = run_workload(server, load, seed, _LIMIT * load.duration_s)
+        done = run_workload(server, load, seed, _LIMIT * load.duration_s + _LAST * load.residence_s(0.0))
         interval, speculative = server.config.stream_interval, server.speculative
         records = [request_record(each, done.received_s, interval, speculative) for each in done.requests]
         if not has_itl_slo(Goals((), tuple(slos), ()), load):
@@ -194,9 +199,9 @@ def simulated_runner(server: ConfiguredServer, slos: Sequence[Slo]) -> Runner:
         waits = [
             (each.due_s, each.first_token_s - each.due_s)
             for each in records
-            if each.due_s is not None and each.first_token_s is not None
+            if each.due_s is not None and each.due_s < load.duration_s and each.first_token_s is not None
         ]
-        return Run(repeat_of(load, records, 0).metrics, growth(waits), _in_flight(records, load.duration_s))
+        return Run(repeat_of(load, records, 0).metrics, growth(sorted(waits)), _in_flight(records, load.duration_s))
 
     return run
 

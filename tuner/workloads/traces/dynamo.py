@@ -54,7 +54,7 @@ def read_dynamo(source: TraceSource) -> Recording:
             raise UserError(f"{place}: {rule}; give records of one deployment")
         size = own
         if recorder.is_new(request.get("request_id")):
-            recorder.add(at, *lengths, blocks, session)
+            recorder.add(at, *lengths, blocks, session, number(event.get("event_time_unix_ms")))
     remarks = (f"its blocks have {size} tokens, as the file says",)
     return recorder.recording(FORMS, unit="ms", block_tokens=size, remarks=remarks)
 

@@ -39,6 +39,7 @@ class _Span:
     number: str
     parent: str
     at_ns: Any
+    ended_ns: Any
     attributes: Mapping[str, Any]
 
 
@@ -73,7 +74,7 @@ def _add(recorder: Recorder, span: _Span) -> None:
         raise UserError(f"{span.place}: {str(error)[:40]!r} is no number of tokens; correct or remove it") from None
     if at is None or at <= 0:
         raise UserError(f"{span.place}: a span with tokens has no startTimeUnixNano; correct or remove it")
-    recorder.add(at, lengths[0], lengths[1], (), _first(span.attributes, _SESSIONS))
+    recorder.add(at, lengths[0], lengths[1], (), _first(span.attributes, _SESSIONS), number(span.ended_ns))
 
 
 def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -97,7 +98,8 @@ def _spans(place: str, document: Any) -> Iterator[_Span]:
                 attributes = {str(each.get("key")): _value(each.get("value")) for each in _list(span, "attributes")}
                 key = f"{trace}/{own}" if own else ""
                 at = f"{place}: span {own[:16]}" if own else place
-                yield _Span(at, key, f"{trace}/{parent}" if parent else "", span.get("startTimeUnixNano"), attributes)
+                times = span.get("startTimeUnixNano"), span.get("endTimeUnixNano")
+                yield _Span(at, key, f"{trace}/{parent}" if parent else "", *times, attributes)
 
 
 def _list(whole: Any, name: str) -> list[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +40,8 @@ class RecordedRequest:
         output_tokens: length of the answer.
         blocks: numbers of the prompt's blocks from its beginning. Prompts share the blocks that both begin with.
         session: number of the session that it belongs to; None: of none.
+        turn: number of its turn in the session, from 0.
+        pause: from the last answer of the turn before to its arrival, in the unit of `at`; None: not known, or none.
     """
 
     at: float
@@ -47,6 +49,8 @@ class RecordedRequest:
     output_tokens: int
     blocks: tuple[int, ...] = ()
     session: int | None = None
+    turn: int = 0
+    pause: float | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class Recorder:
         self._seen: set[Any] = set()
         self._numbers: dict[Any, int] = {}
         self._sessions: dict[Any, int] = {}
+        self._ends: list[float | None] = []
         self.left_out: Counter[str] = Counter()
 
     def is_new(self, key: Any) -> bool:
@@ -150,18 +155,38 @@ class Recorder:
         return False
 
     def add(
-        self, at: float, input_tokens: int, output_tokens: int, blocks: Sequence[Any] = (), session: Any = None
+        self,
+        at: float,
+        input_tokens: int,
+        output_tokens: int,
+        blocks: Sequence[Any] = (),
+        session: Any = None,
+        ended: float | None = None,
+        turn: int = 0,
+        pause: float | None = None,
     ) -> None:
-        """Add a request, or leave it out if it has no tokens; blocks and session are any keys."""
+        """Add a request, or leave it out if it has no tokens; blocks and session are any keys.
+
+        Args:
+            at, input_tokens, output_tokens, blocks, session: as in `RecordedRequest`.
+            ended: when its answer ended, on the clock of `at`, from which turn and pause follow; None: not known.
+            turn, pause: as in `RecordedRequest`, where the file has them.
+        """
         if not input_tokens or not output_tokens:
             self.left_out[NO_LENGTH] += 1
             return
         numbers = tuple([self._numbers.setdefault(each, len(self._numbers)) for each in blocks])
         number = None if session is None else self._sessions.setdefault(session, len(self._sessions))
-        self._requests.append(RecordedRequest(at, input_tokens, output_tokens, numbers, number))
+        self._requests.append(RecordedRequest(at, input_tokens, output_tokens, numbers, number, turn, pause))
+        self._ends.append(ended)
 
-    def recording(self, form: str, **more: Any) -> Recording:
-        """Return what was added, sorted by time; `form` says what to give instead of a file without requests.
+    def recording(self, form: str, *, has_turns: bool = False, **more: Any) -> Recording:
+        """Return what was added, sorted by time.
+
+        Args:
+            form: says what to give instead of a file without requests.
+            has_turns: whether the file has the turns; else they follow from times and ends.
+            more: attributes of the recording.
 
         Raises:
             UserError: if nothing was added.
@@ -170,8 +195,39 @@ class Recorder:
             reasons = "; ".join(f"{count} without {reason}" for reason, count in self.left_out.items())
             found = f": left out are {reasons}" if reasons else ""
             raise UserError(f"trace {str(self._file)!r} has no request with tokens{found}; give {form}")
-        ordered = tuple(sorted(self._requests, key=lambda each: each.at))
-        return Recording(self._file, self._title, ordered, left_out=dict(self.left_out), **more)
+        order = sorted(range(len(self._requests)), key=lambda place: self._requests[place].at)
+        ordered = [self._requests[place] for place in order]
+        if not has_turns:
+            ordered = with_turns(ordered, [self._ends[place] for place in order])
+        return Recording(self._file, self._title, tuple(ordered), left_out=dict(self.left_out), **more)
+
+
+def with_turns(requests: Sequence[RecordedRequest], ends: Sequence[float | None]) -> list[RecordedRequest]:
+    """Return requests in the order of their arrival with the turn of each in its session, and the pause before it.
+
+    A request that arrives before the answers to its session's turn have ended belongs to that turn: a fan-out.
+    Otherwise it begins the next one, and the time from the last end is its pause. Where an end is not known, the next
+    request is another turn, and its pause is not known.
+
+    Args:
+        requests: of a recording.
+        ends: when the answer to each ended; None: not known.
+    """
+    turns: dict[int, tuple[int, float | None]] = {}  # of each session: the turn, and the last end in it
+    found = []
+    for each, end in zip(requests, ends, strict=True):
+        if each.session is None:
+            found.append(each)
+            continue
+        turn, last = turns.get(each.session, (-1, None))
+        if turn >= 0 and last is not None and each.at < last:
+            found.append(replace(each, turn=turn))
+            turns[each.session] = turn, max(last, end or last)
+            continue
+        pause = None if turn < 0 or last is None else each.at - last
+        found.append(replace(each, turn=turn + 1, pause=pause))
+        turns[each.session] = turn + 1, end
+    return found
 
 
 def find_block_tokens(requests: Sequence[RecordedRequest]) -> int | None:

@@ -17,7 +17,7 @@ from tuner.workloads.traces.recording import Recording, Unit
 FORMS = "a recording of a known format, such as Azure's CSV or Mooncake's JSONL (docs/workloads.md)"
 """What messages say to give in the place of a file that cannot be read."""
 
-Column = Literal["time", "input", "output", "session", "blocks"]
+Column = Literal["time", "input", "output", "session", "blocks", "end"]
 
 _GZIP = b"\x1f\x8b"
 _MOST_COLUMNS = 1000

@@ -56,6 +56,7 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
     ),
     "session": ("session id", "conversation id", "session"),
     "blocks": ("hash ids",),
+    "end": ("end time", "ended at", "completed at", "finished at"),
 }
 """The known names of each column, as `_plain` writes them."""
 
@@ -215,9 +216,17 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
             raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
         if recorder.is_new(None if table.key is None else row.get(table.key)):
-            recorder.add(at, prompt, answer, blocks, session_of(row))
+            recorder.add(at, prompt, answer, blocks, session_of(row), _end(row, columns))
     found = recorder.recording(FORMS, dates=dates == {True})
     return with_block_size(replace(found, unit=_unit(source, table, columns["time"], found)), source, table)
+
+
+def _end(row: Row, columns: Mapping[Column, str]) -> float | None:
+    """Return when the answer of a row ended; None without a time."""
+    try:
+        return time_of(row[columns["end"]])[0]
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
 
 
 def _is_block(value: Any) -> bool:

@@ -91,3 +91,18 @@ def test_what_has_no_rate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("5\n5\n")
     with pytest.raises(SettingError, match="no two requests at different times"):
         demand_of(traffic({"process": "trace", "file": str(tmp_path / "one.txt")}, requests=None))
+
+
+def test_sessions_count_with_each_request() -> None:
+    classes = {"a": {"input": 30, "output": 10, "session": {"turns": 3}}}
+    demand, one = demand_of(traffic({"process": "poisson", "rate": 2}, classes=classes))
+    assert (demand.peak, demand.mean, one.rate) == (6.0, 6.0, 6.0)
+    # prompts of 30, 70 and 110 tokens
+    assert (demand.input_tokens, demand.output_tokens) == pytest.approx((70.0, 10.0))
+    ramp, of_ramp = demand_of(
+        traffic(
+            {"process": "ramp", "start_rate": 2, "end_rate": 8}, duration_s=3 * HOUR, requests=None, classes=classes
+        )
+    )
+    assert (ramp.peak, ramp.mean, of_ramp.rate) == (24.0, 15.0, 24.0)
+    assert ramp.hours == pytest.approx((12.0, 18.0, 24.0))

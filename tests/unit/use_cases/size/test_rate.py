@@ -114,3 +114,13 @@ def test_a_run_is_long_enough_for_its_requests(rate: float, residence: float, se
     assert load.requests is None
     assert load.duration_s == pytest.approx(seconds)
     assert math.isclose(len(due_times(timed(LOAD, rate, residence))) / seconds, rate, rel_tol=0.2)
+
+
+def test_a_run_is_as_long_as_sessions_with_their_pauses_need() -> None:
+    session = {"turns": 5, "pause_ms": 4000, "fan_out": 2}
+    kinds = {"a": {"input": 10, "output": 2, "session": session}}
+    load = Traffic.model_validate({**LOAD.model_dump(), "classes": kinds})
+    # five turns of 1 s and four pauses of 4 s: 4 times 21 s; 20 requests/s are two sessions/s
+    run = timed(load, 20.0, 1.0)
+    assert run.duration_s == pytest.approx(4 * 21)
+    assert run.arrivals.model_dump()["rate"] == pytest.approx(2.0)

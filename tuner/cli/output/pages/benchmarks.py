@@ -71,13 +71,17 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
         return 0
     each = f" ({', '.join(text.number(value) for value in measured)})" if len(measured) > 1 else ""
     least = "at least " if result.is_lower_bound else ""
-    print(f"capacity {least}{text.number(outcome.metric('capacity'))} req/s{each} ({outcome.provenance}): {slos}")
+    found = outcome.metric("capacity")
+    if found is not None and result.arrival_requests != 1.0:
+        each += f", {text.number(found / result.arrival_requests)} arrivals/s of {result.arrival_requests:.3g} requests"
+    print(f"capacity {least}{text.number(found)} req/s{each} ({outcome.provenance}): {slos}")
     return 0
 
 
 def _document(result: CapacityResult) -> dict[str, object]:
     return {
         "capacity": result.outcome.metric("capacity"),
+        "requests_per_arrival": result.arrival_requests,
         "searches": result.searches,
         "lower_bound": result.is_lower_bound,
         "provenance": str(result.outcome.provenance),
@@ -93,6 +97,7 @@ def _say(line: str) -> None:
 LOAD_METRICS = (
     "success_rate",
     "goodput_share",
+    "session_goodput_share",
     "p50_ttft_ms",
     "p95_ttft_ms",
     "p95_tpot_ms",
@@ -132,6 +137,8 @@ def _print(result: LoadResult) -> None:
     for prefix in classes:
         table.add_column(prefix.rstrip(".") or "all", justify="right", no_wrap=True)
     for metric in LOAD_METRICS:
+        if metric == "session_goodput_share" and repeat.metrics.get(metric) is None:  # there are no sessions
+            continue
         table.add_row(metric, *(text.number(repeat.metrics.get(f"{prefix}{metric}")) for prefix in classes))
     show(table)
     for slo in result.slos:
