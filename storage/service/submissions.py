@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
@@ -88,6 +89,11 @@ class SubmissionStore(Transactions):
         query = select(SubmissionRow).where(SubmissionRow.name == id).options(undefer(SubmissionRow.settings))
         row = session.scalar(query)
         return None if row is None else submission_record(row)
+
+    @reading
+    def answer(self, session: Session, id: str) -> Mapping[str, Any] | None:
+        """Return what a study found that has no trials; None without it."""
+        return session.scalar(select(SubmissionRow.answer).where(SubmissionRow.name == id))
 
     @reading
     def submissions(

@@ -145,7 +145,10 @@ class Calls:
 
     @Method
     def conclusion(self, id: str) -> Flow[dict[str, Any] | None]:
-        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None while it has none."""
+        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None while it has none.
+
+        A study of servers for a load has the document of `tuner size --json`.
+        """
         try:
             return (yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/conclusion"))))
         except RefusedError as error:
@@ -153,6 +156,11 @@ class Calls:
                 raise
         yield from self._study(id)  # an unknown study is an error
         return None
+
+    @Method
+    def summary(self, id: str) -> Flow[dict[str, Any]]:
+        """Return the result of a study as its report has it: a verdict, and sections of texts, tables and figures."""
+        return self._ask(dict[str, Any], Call("GET", path_of(id, "/summary"), timeout_s=SLOW_S))
 
     @Several
     def events(self, id: str, after: int = 0, *, follow: bool = True) -> Flows[StudyEvent]:

@@ -102,6 +102,7 @@ def _rules(settings: ServeSettings) -> ServerRules:
         frozenset(long_name(f"--{name.lstrip('-')}") for name in settings.allow_flag),
         frozenset(settings.allow_env),
         frozenset(settings.allow_secret),
+        confirms=settings.ray_address is None,
     )
 
 

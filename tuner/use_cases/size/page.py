@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dashboards.plots.sizing import cost_against_latency, servers_by_hour
-from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
 from tuner.results import text
 from tuner.results.text import Grid, grid
 from tuner.use_cases.size.fleet import HOURS_PER_MONTH
@@ -18,13 +18,13 @@ from tuner.use_cases.size.sizing import Origin, Sized, Sizing
 
 def document(sizing: Sizing) -> dict[str, Any]:
     """Return the answer as plain JSON."""
-    request, demand = sizing.request, sizing.demand
+    settings, demand = sizing.settings, sizing.demand
     return {
         "model": sizing.model.name,
         "slos": [str(slo) for slo in sizing.slos],
         "demand": asdict(demand),
-        "headroom": request.reserve.headroom,
-        "spares": request.reserve.spares,
+        "headroom": settings.headroom,
+        "spares": settings.spares,
         "hours_per_month": HOURS_PER_MONTH,
         "notes": list(sizing.notes),
         "seconds": round(sizing.seconds, 2),
@@ -134,7 +134,7 @@ def _currency(each: Sized) -> str:
 
 def reserve_line(sizing: Sizing) -> str:
     """Return the demand and the rule for servers, in a line."""
-    demand, reserve = sizing.demand, sizing.request.reserve
+    demand, reserve = sizing.demand, sizing.settings
     return (
         f"peak {text.number(demand.peak)} requests/s and mean {text.number(demand.mean)}, "
         f"{reserve.headroom:.0%} headroom, {text.count(reserve.spares, 'server')} may fail; "
@@ -185,7 +185,7 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
         yield f"corrected: predicted rates times {sizing.ratio:.3f}, the measured rates relative to their predictions"
 
 
-def html(sizing: Sizing) -> str:
+def page_of(sizing: Sizing) -> Page:
     """Return the page."""
     best = sizing.cheapest
     figures = [*_figures(sizing)]
@@ -194,7 +194,7 @@ def html(sizing: Sizing) -> str:
     parts: list[Figure | Table | Command | str] = [*figures, fleets]
     if best is not None:
         parts.append(Command("A server of the cheapest fleet", shlex.join(command_of(sizing, best))))
-    page = Page(
+    return Page(
         title=f"Servers for {sizing.model.name}",
         subtitle=f"{', '.join(dict.fromkeys(each.card.name for each in sizing.shapes))}; SLOs: "
         f"{', '.join(str(slo) for slo in sizing.slos)}",
@@ -207,7 +207,6 @@ def html(sizing: Sizing) -> str:
             Section("What to know", [*map(text.sentence, why_lines(sizing))]),
         ],
     )
-    return render(page)
 
 
 _RATES = (

@@ -265,6 +265,7 @@ def test_a_path_leads_nowhere_else(api: Api, path: str) -> None:
         ({"trials": 0}, "trials"),
         ({"engine": "vllm-fork"}, "engine"),
         ({"engine": "simulated\n"}, "engine"),
+        ({"size": True}, "engine"),
     ],
 )
 def test_settings_that_reach_beyond_the_study_are_refused(refusing: Api, settings: dict[str, Any], field: str) -> None:
@@ -274,6 +275,33 @@ def test_settings_that_reach_beyond_the_study_are_refused(refusing: Api, setting
     assert body["field"] == field
     assert body["rule"]
     assert refusing.call("GET", "/v1/studies/reach").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"preset": "qwen2.5-0.5b-t4"}, "a closed loop has users and no request rate"),
+        ({"card": ["/etc/passwd"]}, "card='/etc/passwd': this server has none of that name"),
+        ({"card": ["l4"], "card_price": {"h100": 2.0}}, "no card of this name is compared: l4"),
+        ({"server_arguments": ["--tensor-parallel-size", "2"]}, "leave out the flags of parallelism"),
+        ({"confirm": 1}, "cpu is not among the cards"),
+    ],
+)
+def test_servers_for_a_load_are_checked_before_they_are_queued(
+    refusing: Api, settings: dict[str, Any], line: str
+) -> None:
+    response = refusing.submit("fleet", settings={"size": True, **settings})
+    assert response.status_code == 422
+    assert line in response.json()["detail"]
+    assert refusing.call("GET", "/v1/studies/fleet").status_code == 404
+
+
+def test_servers_for_a_load_need_no_gpu(api: Api) -> None:
+    found = api.submit("fleet", settings={"size": True, "card": ["h100"]})
+    assert (found.status_code, found.json()["kind"]) == (201, "simulated")
+    assert api.submit("other", settings={"size": True}, kind="cpu").json()["field"] == "kind"
+    preview = api.call("POST", "/v1/studies:preview", json={"settings": {"size": True}})
+    assert (preview.status_code, preview.json()["field"]) == (422, "size")
 
 
 def test_a_large_body_is_refused_before_it_is_read(api: Api) -> None:

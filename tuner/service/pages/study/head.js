@@ -1,7 +1,7 @@
 // The head of a study: state, progress, and what can be done with it.
 
-import { get, ofStudy, patch, post, remove } from "../api.js";
-import { ask, button, el, fill, select } from "../dom.js";
+import { get, ofStudy, patch, post, put, remove } from "../api.js";
+import { ask, button, el, field, fill, select, show } from "../dom.js";
 import { duration, number, score, secondsBetween, time } from "../format.js";
 import { attempt, say } from "../messages.js";
 import { current } from "../session.js";
@@ -43,15 +43,16 @@ function drawFacts(place, live) {
   const planned = live.opened?.trials ?? study.settings?.trials ?? 60;
   const best = live.searched.reduce((most, each) => (each.state === "ok" && each.score > (most ?? -Infinity) ? each.score : most), null);
   const facts = [
-    ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}`]],
-    ["best of the search", score(best)],
+    ...(live.sized ? [["finds", "servers for a load"]] : [
+      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}`]],
+      ["best of the search", score(best)],
+      ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")]]),
     ["owner", study.owner + (study.shared ? ", shared" : "")],
     ["devices", study.granted.join(", ") || `asks for ${study.gpus} × ${study.kind}`],
     ["priority", String(study.priority)],
     ["submitted", time(study.created_at)],
     ["runs for", duration(secondsBetween(study.started_at, study.ended_at))],
     ["device time", duration(study.gpu_seconds)],
-    ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")],
   ];
   fill(place, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
@@ -95,11 +96,13 @@ async function erase(live) {
 }
 
 async function filesOf(live) {
+  const report = el("a", { class: "button", href: ofStudy(live.id, "/report"), target: "_blank", rel: "noopener" }, "report");
+  if (live.sized) return live.answered ? report : [];
   if (!live.trials.size) return [];
   const { formats } = await get("/v1/catalogue");
   const format = select("format", formats, "script", { "aria-label": "Format of the export" });
   return [
-    el("a", { class: "button", href: ofStudy(live.id, "/report"), target: "_blank", rel: "noopener" }, "report"),
+    report,
     format, button("export", () => attempt(() => download(live.id, format.value)), { title: "of the winner" }),
     el("a", { class: "button", href: `#/compare?study=${encodeURIComponent(live.id)}` }, "compare with …"),
   ];

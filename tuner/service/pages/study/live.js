@@ -49,6 +49,17 @@ export class Live extends EventTarget {
     return ACTIVE.includes(this.study.state);
   }
 
+  /** Whether the study finds servers for a load: it has an answer and no trials. */
+  get sized() {
+    return this.study.settings?.size === true;
+  }
+
+  /** Whether it has a result to show. */
+  get answered() {
+    if (this.sized) return this.study.state === "DONE" || this.study.state === "STOPPED";
+    return this.ended && this.searched.some((each) => each.ended_at);
+  }
+
   /** The trials of the search, by their number. */
   get searched() {
     return [...this.trials.values()].filter((each) => each.round === 0).sort((a, b) => a.number - b.number);
