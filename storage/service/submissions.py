@@ -212,6 +212,18 @@ class SubmissionStore(Transactions):
         return submission_record(row)
 
     @writing
+    def set_watch(self, session: Session, id: str, watch: Mapping[str, Any] | None, now: datetime) -> Submission:
+        """Watch deployed servers for an ended submission, or none; the event is `watched` with their number.
+
+        Raises:
+            StorageError: if the watch is not JSON.
+        """
+        row = locked(session, id)
+        row.watch = None if watch is None else to_json_value("watch", watch)
+        add_event(session, row, "watched", {"servers": 0 if watch is None else len(watch["urls"])}, now)
+        return submission_record(row)
+
+    @writing
     def set_priority(self, session: Session, id: str, priority: int, now: datetime) -> Submission:
         """Change the priority; the event of a change is `priority`."""
         row = locked(session, id)

@@ -238,6 +238,23 @@ class Calls:
         yield from self._send(Call("DELETE", path_of(id), done_by=404))
 
     @Method
+    def watch_servers(self, id: str, urls: Sequence[str], window_s: float = 300.0) -> Flow[SubmittedStudy]:
+        """Let the service compare deployed servers with an ended study, until `unwatch_servers`.
+
+        Args:
+            id: the study.
+            urls: addresses of servers of vLLM, which the service's operator allows.
+            window_s: seconds of a window.
+        """
+        body = {"urls": [*urls], "window_s": window_s}
+        return self._ask(SubmittedStudy, Call("PUT", path_of(id, "/watch"), body=body))
+
+    @Method
+    def unwatch_servers(self, id: str) -> Flow[SubmittedStudy]:
+        """Let the service compare deployed servers with a study no more."""
+        return self._ask(SubmittedStudy, Call("DELETE", path_of(id, "/watch")))
+
+    @Method
     def report(self, id: str, path: str | Path, *others: str) -> Flow[Path]:
         """Write the report of a study, one HTML file, and return its path.
 

@@ -32,6 +32,8 @@ from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import Scheduler
+from tuner.service.watching.deployed import allowed_hosts
+from tuner.service.watching.drift import DriftWatcher
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
 from tuner.service.watching.messages import Messenger
@@ -64,6 +66,7 @@ def serve(settings: ServeSettings) -> None:
     # Whole paths: the service and its drivers work in folders of their own.
     url, folder = _absolute(storage_url(settings.storage, create=True)), settings.folder.resolve()
     settings = replace(settings, vllm=None if settings.vllm is None else os.path.abspath(settings.vllm))
+    deployed = allowed_hosts(settings.watch_host)
     rules, limits = _rules(settings), Limits(per_address=settings.connections_per_address)
     set_up(form, sys.stderr)
     os.environ[LOG_FORMAT] = form.value  # drivers inherit it
@@ -89,6 +92,7 @@ def serve(settings: ServeSettings) -> None:
             rules,
             secure=certificate is not None,
             webhooks=webhooks,
+            deployed=deployed,
             names=_names(settings),
         )
         with _signals(), _scheduling(settings, context):
@@ -264,9 +268,11 @@ def _scheduling(settings: ServeSettings, context: ServiceContext) -> Iterator[No
                 os.kill(os.getpid(), signal.SIGTERM)
 
     messenger = Messenger(service, context.webhooks, _note, queue)
+    watcher = DriftWatcher(service, context.store, context.deployed, _note, queue)
     threads = [
         threading.Thread(target=schedule, name="scheduler"),
         threading.Thread(target=messenger.run, args=(stop,), name="messenger"),
+        threading.Thread(target=watcher.run, args=(stop,), name="watcher"),
     ]
     for thread in threads:
         thread.start()

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from tuner.cli.from_server import ServerInstead, refuse_both
 from tuner.cli.help import flag, option
 from tuner.cli.options import (
     SERVER,
     AsJson,
     Env,
+    Insecure,
     Margin,
     QualityTask,
     Rate,
@@ -28,6 +30,7 @@ from tuner.cli.options import (
     takes_settings,
 )
 from tuner.cli.output import pages
+from tuner.errors import UserError
 from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, read_duration, settings_of
 from tuner.settings.study import (
     SIZE_PRESET,
@@ -323,7 +326,10 @@ def drift(
     limit: Annotated[
         str | None, option(None, "DURATION", "How long to watch.", "--for", shown="until something has drifted")
     ] = None,
+    end: Annotated[bool, flag(None, "With --server: the service watches no longer.", "--end")] = False,
     storage: Storage = None,
+    server: ServerInstead = None,
+    insecure: Insecure = False,
 ) -> None:
     """Watch running servers until their traffic is no longer that of the study.
 
@@ -332,7 +338,20 @@ def drift(
     servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
 
     tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine
+
+    With --server, the service of the study watches from now on, and the command ends at once.
     """
+    if server is not None:
+        refuse_both(server, storage)
+        if study is None or limit is not None:
+            raise UserError("with --server, give --study, and leave --for out")
+        if not end and not url:
+            raise UserError("with --server, give --url URL, or --end")
+        window_s = read_duration("window", window)
+        pages.service.watch_deployed(server, study, () if end else url or (), window_s, insecure=insecure)
+        return
+    if end:
+        raise UserError("--end is for a service; give --server URL, or end this command with Ctrl-C")
     urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url or [_HERE])
     limit_s = None if limit is None else read_duration("for", limit)
     settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)

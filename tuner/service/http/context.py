@@ -16,6 +16,7 @@ from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.places import Places
 from tuner.service.scheduler.scheduler import QueueState
+from tuner.service.watching.deployed import DeployedServers
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
 
@@ -39,6 +40,7 @@ class ServiceContext:
         secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
         meters: counts requests and trials for `/metrics`.
         webhooks: which submissions may name.
+        deployed: servers that users may let the service read.
         names: of this server, in lower case, for requests to be answered; None: any name.
     """
 
@@ -53,6 +55,7 @@ class ServiceContext:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     meters: Meters = field(default_factory=Meters)
     webhooks: Webhooks = field(default_factory=Webhooks)
+    deployed: DeployedServers = field(default_factory=DeployedServers)
     names: frozenset[str] | None = None
 
     @cached_property

@@ -19,9 +19,10 @@ from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
 from tuner.service.http.access import Caller, Changeable, Known, Readable, User, check_source, log_action
 from tuner.service.http.context import Context, ServiceContext
-from tuner.service.http.models import NewStudy, StudyChange, study_of
+from tuner.service.http.models import NewStudy, NewWatch, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
 from tuner.service.scheduler.launcher import submission_folder
+from tuner.service.watching.drift import promised, text_of
 from tuner.settings.study import SizeSettings, StudySettings
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
@@ -150,6 +151,25 @@ def change(found: Changeable, body: StudyChange, who: User, context: Context) ->
     if body.shared is not None:
         found = context.service.share(found.id, body.shared)
     log_action(context, who, "change", found.id, "done")
+    return _view(found, context)
+
+
+@router.put("/{id}/watch")
+def watch(found: Changeable, body: NewWatch, who: User, context: Context) -> SubmittedStudy:
+    """Compare deployed servers with an ended study from now on; drift is an event, a message, and in the answer."""
+    now, urls = datetime.now(UTC), context.deployed.checked(body.urls)
+    promised(context.store, found.id)
+    asked = {"urls": urls, "window_s": body.window_s, "since": now.isoformat()}
+    found = context.service.set_watch(found.id, {**asked, "text": text_of(found.id, asked)}, now)
+    log_action(context, who, "watch", found.id, "done")
+    return _view(found, context)
+
+
+@router.delete("/{id}/watch")
+def unwatch(found: Changeable, who: User, context: Context) -> SubmittedStudy:
+    """Compare deployed servers with the study no more."""
+    found = context.service.set_watch(found.id, None, datetime.now(UTC))
+    log_action(context, who, "unwatch", found.id, "done")
     return _view(found, context)
 
 

@@ -140,6 +140,13 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     return EXIT_SLOS_MISSED if "infeasible" in states else EXIT_OURS
 
 
+def watch_deployed(server: str, study: str, urls: Sequence[str], window_s: float, *, insecure: bool) -> None:
+    """Let a service compare deployed servers with a study; no URL: no longer."""
+    with open_client(server, insecure=insecure) as client:
+        found = client.watch_servers(study, urls, window_s) if urls else client.unwatch_servers(study)
+    print(f"{study}: deployed servers: " + ("none" if found.watch is None else text.one_line(found.watch["text"])))
+
+
 def _print_sizing(client: Client, study: SubmittedStudy) -> int:
     """Print the servers for a load, and return the exit code."""
     found = client.summary(study.id)

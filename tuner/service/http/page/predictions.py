@@ -79,7 +79,7 @@ def presets(who: Known) -> list[dict[str, Any]]:
 
 @router.get("/catalogue")
 def catalogue(who: Known, context: Context) -> dict[str, Any]:
-    """Return what can be chosen: settings, devices and webhooks, cards and models to simulate, metrics, charts."""
+    """Return what can be chosen: settings, devices, webhooks, cards and models to simulate, metrics, charts, drift."""
     cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
     measured = {**METRICS, **registered()}
     return {
@@ -93,6 +93,7 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
         "charts": list(CAPTIONS),
         "formats": list(names()),
         "webhooks": sorted(context.webhooks.by_name),
+        "watches": bool(context.deployed.allowed),
         "settings": [{**each, "predicted": each["name"] in PREDICTED} for each in described()],
     }
 
