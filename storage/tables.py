@@ -199,7 +199,8 @@ class SubmissionRow(_Row):
     """A submission: the fields of `storage.service.records.Submission`, of which `name` is the id.
 
     `counted_at` is until when `gpu_seconds` has the present run's; None without one. `events` is the number of the last
-    event. The settings may be large and are read only where they are asked for. Row numbers of submissions and events
+    event. `answer` is what a study found that has no trials. It and the settings may be large and are read only where
+    they are asked for. Row numbers of submissions and events
     are never used again, also not after a deletion: readers of events keep them.
     """
 
@@ -242,6 +243,8 @@ class SubmissionRow(_Row):
     losses: Mapped[int]
     events: Mapped[int]
     webhook: Mapped[str | None] = mapped_column(KEYWORD)
+    answer: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
+    watch: Mapped[dict[str, Any] | None]
 
 
 class EventRow(_Row):

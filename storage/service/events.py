@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Select, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from storage.columns import record_of
-from storage.service.records import ACTIVE, Event, EventPosition, SubmissionState
-from storage.service.rows import LARGEST
+from storage.columns import record_of, to_json_value
+from storage.service.records import ACTIVE, Event, EventPosition, Submission, SubmissionState
+from storage.service.rows import LARGEST, add_event, add_message, find_locked, submission_record
 from storage.service.watching.records import Figures, Message, Waiting
 from storage.tables import MESSAGES, EventRow, SubmissionRow
 from storage.transactions import Transactions, reading, writing
@@ -87,6 +88,30 @@ class WatchingStore(Transactions):
                 waiting[kind] = Waiting(count, since)
         names = tuple(name for each in session.scalars(granted) for name in each)
         return Figures({state: states[state.value] for state in SubmissionState}, waiting, names)
+
+    @reading
+    def watched(self, session: Session) -> list[Submission]:
+        """Return the submissions for which deployed servers are watched, with empty settings."""
+        query = select(SubmissionRow).where(SubmissionRow.watch.is_not(None)).order_by(SubmissionRow.id)
+        return [submission_record(row, with_settings=False) for row in session.scalars(query)]
+
+    @writing
+    def observed(self, session: Session, id: str, watch: Mapping[str, Any], now: datetime, drift: str | None) -> None:
+        """Store what was compared last, unless another watch has begun meanwhile or none is there.
+
+        Args:
+            id: the submission.
+            watch: the whole watch; `since` says which one it is.
+            now: the time of the event and of the message.
+            drift: how the servers have drifted, for the event `drift` and the webhook; None: as before.
+        """
+        row = find_locked(session, id)
+        if row is None or row.watch is None or row.watch["since"] != watch["since"]:
+            return
+        row.watch = to_json_value("watch", watch)
+        if drift is not None:
+            event = add_event(session, row, "drift", {"text": drift}, now)
+            add_message(session, row, f"drift_{row.id}_{event}", row.ended_at, now, drift)
 
     @reading
     def due_messages(self, session: Session, now: datetime, limit: int = 20) -> list[Message]:

@@ -91,6 +91,7 @@ class Submission:
         losses: drivers that were lost since its last finished trial.
         events: number of its last event.
         webhook: name of the server's webhook that gets a message when it ends; None: none.
+        watch: the deployed servers that are watched for it, and what they last counted; None: none are.
     """
 
     id: str
@@ -117,6 +118,7 @@ class Submission:
     losses: int = 0
     events: int = 0
     webhook: str | None = None
+    watch: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

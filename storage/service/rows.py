@@ -117,17 +117,30 @@ def move(
     about = {"state": state.value, "reason": reason, "culprit": culprit}
     known = {key: value for key, value in about.items() if value is not None}
     number = add_event(session, row, kind, {**known, **(data or {})}, now)
-    if state in ENDED and row.webhook is not None:
-        _add_message(session, row, row.webhook, number, now)
+    if state in ENDED:
+        add_message(session, row, f"end_{row.id}_{number}", now, now)
 
 
-def _add_message(session: Session, row: SubmissionRow, webhook: str, number: int, now: datetime) -> None:
-    """Keep the message about the end of a submission in the transaction that ends it."""
-    key = f"end_{row.id}_{number}"
+def add_message(
+    session: Session, row: SubmissionRow, key: str, ended: datetime | None, now: datetime, drift: str | None = None
+) -> None:
+    """Keep a message about a submission, in the transaction of what it says, if it has a webhook.
+
+    Args:
+        session: the transaction.
+        row: the submission.
+        key: of the message.
+        ended: when it ended.
+        now: the time of what is said.
+        drift: how its deployed servers have drifted; None: the message is about its end.
+    """
+    if row.webhook is None:
+        return
     facts = {"id": row.name, "owner": row.owner, "kind": row.kind, "gpu_seconds": row.gpu_seconds}
     facts |= {"state": row.state, "reason": row.reason, "culprit": row.culprit}
-    times = {"created_at": row.created_at.isoformat(), "ended_at": now.isoformat()}
-    message = {"webhook": webhook, "key": key, "data": {**facts, **times}, "created_at": now}
+    times = {"created_at": row.created_at.isoformat(), "ended_at": None if ended is None else ended.isoformat()}
+    more = {} if drift is None else {"drift": drift, "found_at": now.isoformat()}
+    message = {"webhook": row.webhook, "key": key, "data": {**facts, **times, **more}, "created_at": now}
     session.execute(insert(MESSAGES).values(**message, next_at=now, attempts=0))
 
 

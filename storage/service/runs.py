@@ -224,6 +224,15 @@ class RunStore(Transactions):
         return submission_record(row)
 
     @writing
+    def set_answer(self, session: Session, id: str, driver: Driver, answer: Mapping[str, Any]) -> None:
+        """Store what a study found that has no trials; `ServiceStore.answer` returns it.
+
+        Raises:
+            StorageError: if it is not JSON.
+        """
+        owned(session, id, driver).answer = to_json_value("answer", answer)
+
+    @writing
     def end(
         self,
         session: Session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
@@ -88,6 +89,11 @@ class SubmissionStore(Transactions):
         query = select(SubmissionRow).where(SubmissionRow.name == id).options(undefer(SubmissionRow.settings))
         row = session.scalar(query)
         return None if row is None else submission_record(row)
+
+    @reading
+    def answer(self, session: Session, id: str) -> Mapping[str, Any] | None:
+        """Return what a study found that has no trials; None without it."""
+        return session.scalar(select(SubmissionRow.answer).where(SubmissionRow.name == id))
 
     @reading
     def submissions(
@@ -203,6 +209,18 @@ class SubmissionStore(Transactions):
         """Let every token read a submission, or only its owner's."""
         row = locked(session, id)
         row.shared = shared
+        return submission_record(row)
+
+    @writing
+    def set_watch(self, session: Session, id: str, watch: Mapping[str, Any] | None, now: datetime) -> Submission:
+        """Watch deployed servers for an ended submission, or none; the event is `watched` with their number.
+
+        Raises:
+            StorageError: if the watch is not JSON.
+        """
+        row = locked(session, id)
+        row.watch = None if watch is None else to_json_value("watch", watch)
+        add_event(session, row, "watched", {"servers": 0 if watch is None else len(watch["urls"])}, now)
         return submission_record(row)
 
     @writing

@@ -228,6 +228,40 @@ def test_the_whole_story(opened: Browser, service: Service, tmp_path: Path, widt
     assert person.problems == []
 
 
+def size_a_load(person: Walk, name: str) -> None:
+    """Ask for the servers of a load by the form, and read the answer and its report."""
+    page = person.page
+    person.go("submit")
+    page.fill("[name=id]", name)
+    page.select_option("[name=preset]", "chat")
+    page.click("summary:text-is('Servers for a load')")
+    page.check("[name=size]")
+    page.fill("[name=card]", "h100\nl4")
+    page.fill("[name=most_gpus]", "1")
+    person.check("submit-size")
+    page.click("button:text-is('submit')")
+    page.wait_for_selector(f"h1:text-is('{name}')")
+    person.state("done")
+    person.see("Fleets by cost")
+    assert page.locator("nav.parts a").all_inner_texts() == ["Overview", "Log", "Settings"]
+    person.check("size")
+    with page.expect_popup() as popup:
+        page.click("a:text-is('report')")
+    popup.value.wait_for_selector(".chart .main-svg")
+    popup.value.close()
+    person.go("studies")
+    person.see(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "light")])
+def test_servers_for_a_load(opened: Browser, service: Service, tmp_path: Path, width: int, scheme: str) -> None:
+    with walk(opened, service.address, width, scheme, tmp_path / "pictures") as person:
+        person.log_in(service.token)
+        size_a_load(person, f"fleet-{width}")
+    assert person.problems == []
+
+
 @pytest.mark.slow
 def test_texts_of_studies_are_never_taken_for_html(opened: Browser, service: Service, tmp_path: Path) -> None:
     """Settings, messages, failures, configurations, reasons and owners are drawn as they are."""

@@ -93,7 +93,7 @@ def test_sessions_are_sent_turn_by_turn(folder: Path, server: str, tokenizer: Pa
     assert printed.code in (0, 1), printed.err
     assert "sessions: 2 requests for each arrival" in printed.out
     assert "session_goodput_share" in printed.out
-    records = read_records(folder / "tuner_load" / "requests-0.parquet")
+    records = read_records(folder / "tuner_load" / "requests-0.jsonl.gz")
     assert all(record.completed for record in records)
     # system prompt and own tokens, and 24 more for each turn before
     assert {(r.turn, r.planned_input) for r in records if r.name == "short"} == {(0, 28), (1, 52), (2, 76)}

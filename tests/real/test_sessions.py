@@ -87,7 +87,7 @@ def found_tokens(server: VllmServer) -> int:
 
 @pytest.fixture(scope="module")
 def records(repeat: tuple[Repeat, int], folder: Path) -> list[RequestRecord]:
-    return read_records(folder / f"requests-{repeat[0].index}.parquet")
+    return read_records(folder / f"requests-{repeat[0].index}.jsonl.gz")
 
 
 def test_every_turn_has_the_tokens_that_the_workload_plans(

@@ -135,7 +135,7 @@ def _read(
             texts = tuple(value or ()) if several else tuple(value or ())[-1:]
             found |= {name: texts[0], more[name]: texts[1:]} if texts else {}
         elif get_origin(kind) is Mapping:
-            found[name] = pairs(name, value, setting.value)
+            found[name] = (numbers if float in get_args(kind) else pairs)(name, value, setting.value)
         elif get_origin(kind) is Sequence:
             found[name] = (value,) if isinstance(value, str) else tuple(value or ())
         else:

@@ -145,7 +145,10 @@ class Calls:
 
     @Method
     def conclusion(self, id: str) -> Flow[dict[str, Any] | None]:
-        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None while it has none."""
+        """Return the conclusion of a study: winner, reason, finalists, flag effects, front; None while it has none.
+
+        A study of servers for a load has the document of `tuner size --json`.
+        """
         try:
             return (yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/conclusion"))))
         except RefusedError as error:
@@ -153,6 +156,11 @@ class Calls:
                 raise
         yield from self._study(id)  # an unknown study is an error
         return None
+
+    @Method
+    def summary(self, id: str) -> Flow[dict[str, Any]]:
+        """Return the result of a study as its report has it: a verdict, and sections of texts, tables and figures."""
+        return self._ask(dict[str, Any], Call("GET", path_of(id, "/summary"), timeout_s=SLOW_S))
 
     @Several
     def events(self, id: str, after: int = 0, *, follow: bool = True) -> Flows[StudyEvent]:
@@ -228,6 +236,23 @@ class Calls:
     def delete(self, id: str) -> Flow[None]:
         """Delete an ended study with its trials and files."""
         yield from self._send(Call("DELETE", path_of(id), done_by=404))
+
+    @Method
+    def watch_servers(self, id: str, urls: Sequence[str], window_s: float = 300.0) -> Flow[SubmittedStudy]:
+        """Let the service compare deployed servers with an ended study, until `unwatch_servers`.
+
+        Args:
+            id: the study.
+            urls: addresses of servers of vLLM, which the service's operator allows.
+            window_s: seconds of a window.
+        """
+        body = {"urls": [*urls], "window_s": window_s}
+        return self._ask(SubmittedStudy, Call("PUT", path_of(id, "/watch"), body=body))
+
+    @Method
+    def unwatch_servers(self, id: str) -> Flow[SubmittedStudy]:
+        """Let the service compare deployed servers with a study no more."""
+        return self._ask(SubmittedStudy, Call("DELETE", path_of(id, "/watch")))
 
     @Method
     def report(self, id: str, path: str | Path, *others: str) -> Flow[Path]:

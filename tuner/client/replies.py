@@ -49,6 +49,7 @@ class SubmittedStudy:
         settings: keywords of `tuner.optimize`; None in a list of studies.
         progress: None before its first run.
         webhook: of the server, which gets a message at its end; None: none, or the server is of an older version.
+        watch: its deployed servers: `urls`, `window_s`, `text`, what has `drifted`, and `problem`; None: none.
     """
 
     id: str
@@ -71,6 +72,7 @@ class SubmittedStudy:
     settings: Mapping[str, Any] | None
     progress: StudyProgress | None
     webhook: str | None = None
+    watch: Mapping[str, Any] | None = None
 
     @property
     def ended(self) -> bool:

@@ -35,6 +35,8 @@ from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import Scheduler
+from tuner.service.watching.deployed import allowed_hosts
+from tuner.service.watching.drift import DriftWatcher
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
 from tuner.service.watching.messages import Messenger
@@ -68,7 +70,7 @@ def serve(settings: ServeSettings) -> None:
     url, folder = _absolute(storage_url(settings.storage, create=True)), settings.folder.resolve()
     settings = replace(settings, vllm=None if settings.vllm is None else os.path.abspath(settings.vllm))
     rules, signing_in = _rules(settings), _signing_in(settings)
-    limits = Limits(per_address=settings.connections_per_address)
+    limits, deployed = Limits(per_address=settings.connections_per_address), allowed_hosts(settings.watch_host)
     set_up(form, sys.stderr)
     os.environ[LOG_FORMAT] = form.value  # drivers inherit it
     devices = find_kinds(settings)
@@ -93,6 +95,7 @@ def serve(settings: ServeSettings) -> None:
             rules,
             secure=certificate is not None,
             webhooks=webhooks,
+            deployed=deployed,
             names=_names(settings),
             **signing_in,
         )
@@ -107,6 +110,7 @@ def _rules(settings: ServeSettings) -> ServerRules:
         frozenset(long_name(f"--{name.lstrip('-')}") for name in settings.allow_flag),
         frozenset(settings.allow_env),
         frozenset(settings.allow_secret),
+        confirms=settings.ray_address is None,
     )
 
 
@@ -297,9 +301,11 @@ def _scheduling(settings: ServeSettings, context: ServiceContext) -> Iterator[No
                 os.kill(os.getpid(), signal.SIGTERM)
 
     messenger = Messenger(service, context.webhooks, _note, queue)
+    watcher = DriftWatcher(service, context.store, context.deployed, _note, queue)
     threads = [
         threading.Thread(target=schedule, name="scheduler"),
         threading.Thread(target=messenger.run, args=(stop,), name="messenger"),
+        threading.Thread(target=watcher.run, args=(stop,), name="watcher"),
     ]
     for thread in threads:
         thread.start()

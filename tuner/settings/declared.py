@@ -19,6 +19,7 @@ STUDY = "Study"
 MODEL = "Model and engine"
 WORKLOAD = "Workload"
 GOALS = "Objectives and SLOs"
+SIZE = "Servers for a load"
 SPACE = "Search space"
 SEARCH = "Search"
 CONFIRMATION = "Confirmation"
@@ -30,7 +31,7 @@ STUDIES = "Studies"
 POLICY = "What users may ask"
 SIGN_IN = "Sign-in"
 PANELS = (
-    *(SERVER, STUDIES, QUEUE, STUDY, MODEL, WORKLOAD, GOALS, SPACE),
+    *(SERVER, STUDIES, QUEUE, STUDY, MODEL, WORKLOAD, GOALS, SIZE, SPACE),
     *(SEARCH, CONFIRMATION, RUN, OUTPUT, POLICY, SIGN_IN),
 )
 """The panels in the order of the help."""
@@ -88,13 +89,13 @@ class Entries:
     most: int
     longest: int
 
-    def check(self, name: str, value: Mapping[str, str] | tuple[str, ...]) -> None:
+    def check(self, name: str, value: Mapping[str, object] | tuple[str, ...]) -> None:
         """Refuse more entries or longer ones."""
         if len(value) > self.most:
             rule = f"{name} has {len(value):,} entries, and {self.most:,} are the most"
             raise SettingError(name, None, rule, "leave some out")
         for text in [each for pair in value.items() for each in pair] if isinstance(value, Mapping) else value:
-            Text(self.longest).check(name, text)
+            Text(self.longest).check(name, str(text))
 
     @property
     def schema(self) -> dict[str, Any]:

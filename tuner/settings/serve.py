@@ -71,6 +71,16 @@ class ServeSettings(Settings):
         Sequence[str],
         Setting(POLICY, "NAME", "Users may refer to this variable of this command as ${NAME}.", shown="none"),
     ] = ()
+    watch_host: Annotated[
+        Sequence[str],
+        Setting(
+            POLICY,
+            "HOST:PORT",
+            "Users may let the service read /metrics of servers there, to find drift; HOST may be a network such as "
+            "10.0.0.0/24.",
+            shown="none",
+        ),
+    ] = ()
     webhook: Annotated[
         Sequence[str],
         Setting(POLICY, "NAME", "Users may name this webhook; its address is in $TUNER_WEBHOOK_NAME.", shown="none"),

@@ -22,6 +22,7 @@ from tuner.settings.declared import (
     QUEUE,
     RUN,
     SEARCH,
+    SIZE,
     SPACE,
     STUDY,
     WORKLOAD,
@@ -430,7 +431,83 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitSettings(AskedSettings):
+class FleetSettings(Settings):
+    """Which servers are compared for a load, and what they hold beyond it."""
+
+    card: Annotated[
+        Sequence[str],
+        Setting(
+            SIZE, "NAME", "Card to compare, such as h200.", shown="l4, l40s, h100 and h200", limit=Entries(20, 300)
+        ),
+    ] = ()
+    card_price: Annotated[
+        Mapping[str, float],
+        Setting(
+            SIZE, "CARD=NUMBER", "Price of one GPU for an hour.", shown="the cards' list prices", limit=Entries(20, 300)
+        ),
+    ] = field(default_factory=dict)
+    most_gpus: Annotated[
+        int, Setting(SIZE, "INTEGER", "GPUs of one server at most.", least=1, most=8, limit=Number(1, 8))
+    ] = 8
+    headroom: Annotated[
+        float,
+        Setting(
+            SIZE,
+            "SHARE",
+            "What the servers hold beyond the peak, as a share of it.",
+            least=0,
+            most=10,
+            limit=Number(0, 10),
+        ),
+    ] = 0.2
+    spares: Annotated[
+        int,
+        Setting(
+            SIZE,
+            "INTEGER",
+            "Servers that may fail while the others hold the peak.",
+            least=0,
+            most=100,
+            limit=Number(0, 100),
+        ),
+    ] = 1
+    confirm: Annotated[
+        int,
+        Setting(
+            SIZE,
+            "INTEGER",
+            "Measure so many of the cheapest shapes on the GPUs that are there.",
+            least=0,
+            most=20,
+            limit=Number(0, 20),
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindSettings(Settings):
+    """Which kind of study a submission is."""
+
+    size: Annotated[bool, Setting(SIZE, "", "Find how many servers of which card and shape the load needs.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedSettings(AskedSettings, FleetSettings, KindSettings):
+    """All that a service takes: what is asked of a study that tunes, or of one that finds servers for a load."""
+
+
+SIZE_PRESET = "chat"
+"""The preset of a load that is sized, where none is given: that of a study has users and no rate."""
+
+SIZED = (
+    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "vllm_version", "env", "secret"),
+    *("keep_answers", "server_arguments"),
+)
+"""What is asked of a study that servers for a load depend on, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitSettings(SubmittedSettings):
     """What is asked of a study, and how a service queues it."""
 
     id: Annotated[
@@ -552,3 +629,8 @@ class StudySettings(AskedSettings):
     def engines(self) -> tuple[str, ...]:
         """Every engine of the study, the default engine first."""
         return (self.engine, *self.other_engines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSettings(StudySettings, FleetSettings):
+    """Settings of `tuner size`: of a study's `SIZED`, programs and places; and the servers that are compared."""

@@ -31,7 +31,8 @@ submit: it predicts in seconds. `submit` queues a study, `watch` waits for it, `
 Figures of `what_if`, and of studies whose provenance is simulated, are predicted, not measured: say so."""
 
 SHOWN = ["winner", "keeps", "confirmed", "reason", "rounds", "reference", "contenders", "flag_effects", "nearest"]
-"""What an agent gets of a conclusion."""
+SHOWN += ["slos", "demand", "headroom", "spares", "notes", "shapes"]
+"""What an agent gets of a conclusion; the last ones are of servers for a load."""
 
 Tool = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -79,8 +80,9 @@ def tools(client: AsyncClient) -> list[Tool]:
     async def submit(settings: dict[str, Any], id: str | None = None) -> dict[str, Any]:
         """Submit a study, which takes devices of the caller's quota; return its id and state.
 
-        `settings` are keywords of `tuner.optimize`, such as {"preset": "chat", "trials": 40}. The same `id` with the
-        same settings is submitted once.
+        `settings` are keywords of `tuner.optimize`, such as {"preset": "chat", "trials": 40}. With {"size": true,
+        "card": ["l4", "h100"]} it finds how many servers the load needs. The same `id` with the same settings is
+        submitted once.
         """
         named = settings if id is None else {**settings, "id": id}
         return _state(await _answered(client.submit(**_without_files(named))))

@@ -42,8 +42,8 @@ class Message:
         webhook: name of the server's webhook.
         key: the same for each attempt, and for no other message.
         data: what it says, of a submission: `id`, `owner`, `kind`, `state`, `reason`, `culprit`, `gpu_seconds`, and
-            `created_at` and `ended_at` in ISO 8601.
-        created_at: when the submission ended.
+            `created_at` and `ended_at` in ISO 8601; about deployed servers also `drift`, and when it was `found_at`.
+        created_at: when the submission ended, or its servers had drifted.
         attempts: attempts that failed.
     """
 

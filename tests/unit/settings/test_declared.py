@@ -14,7 +14,7 @@ from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
 from tuner.settings.declared import PANELS, part, settings_of
 from tuner.settings.serve import ServeSettings
-from tuner.settings.study import AskedSettings, SearchSettings, StudySettings, SubmitSettings
+from tuner.settings.study import SearchSettings, StudySettings, SubmitSettings, SubmittedSettings
 
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings), **settings_of(ServeSettings)}
@@ -69,7 +69,7 @@ def test_every_setting_of_a_study_is_an_option_of_optimize_and_a_keyword() -> No
 
 
 def test_a_service_takes_what_is_asked_and_no_program_and_no_place() -> None:
-    asked = {*settings_of(AskedSettings)}
+    asked = {*settings_of(SubmittedSettings)}
     assert {*schema()["properties"]} == {*asked, FILES}
     assert schema()["additionalProperties"] is False
     assert {each["name"] for each in described()} == asked

@@ -198,6 +198,8 @@ def test_an_older_schema_is_migrated(url: str, engine: Engine) -> None:
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("ALTER TABLE tuner_server_facts DROP COLUMN untuned_kernels"))
         connection.execute(text("ALTER TABLE tuner_trials DROP COLUMN cut"))
+        for name in ("answer", "watch"):
+            connection.execute(text(f"ALTER TABLE tuner_submissions DROP COLUMN {name}"))
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '0001'"))
     assert differences(engine) != []
     open_store(url).close()
@@ -240,7 +242,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0003\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0004\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

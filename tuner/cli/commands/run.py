@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from tuner.cli.from_server import ServerInstead, refuse_both
 from tuner.cli.help import flag, option
 from tuner.cli.options import (
     SERVER,
     AsJson,
     Env,
+    Insecure,
     Margin,
     QualityTask,
     Rate,
@@ -28,8 +30,17 @@ from tuner.cli.options import (
     takes_settings,
 )
 from tuner.cli.output import pages
-from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, STUDY, WORKLOAD, read_duration, settings_of
-from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
+from tuner.errors import UserError
+from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, read_duration, settings_of
+from tuner.settings.study import (
+    SIZE_PRESET,
+    SIZED,
+    AskedSettings,
+    FleetSettings,
+    SizeSettings,
+    StudySettings,
+    WorkloadSettings,
+)
 
 _HERE = "http://127.0.0.1:8000"
 
@@ -214,42 +225,27 @@ def quality(
     pages.benchmarks.run_quality(settings, as_json=as_json)
 
 
-SIZE_SETTINGS = (
-    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "vllm", "vllm_version"),
-    *("env", "secret", "keep_answers", "startup_timeout", "output"),
-)
+_CARDS, _PRICES = (settings_of(FleetSettings)[name][1] for name in ("card", "card_price"))
 
 
 @takes_settings(
-    StudySettings,
-    *SIZE_SETTINGS,
-    preset={"panel": WORKLOAD, "help": "Preset with traffic, model and SLOs.", "default": "chat"},
+    SizeSettings,
+    *(*SIZED, "vllm", "startup_timeout", "most_gpus", "headroom", "spares", "confirm", "output"),
+    preset={"panel": WORKLOAD, "help": "Preset with traffic, model and SLOs.", "default": SIZE_PRESET},
     workload={"kind": str | None, "help": "Traffic, a YAML file."},
     rate={"help": "Mean request rate that the fleet gets, in requests per second."},
     output={"value": "DIR", "help": "Folder of the page, the JSON document and logs.", "default": "tuner_size"},
 )
 def size(
-    settings: StudySettings,
+    settings: SizeSettings,
     gpu: Annotated[
         list[str] | None,
-        of("gpu", help="Card to compare: a name such as h200, or a YAML file.", shown="l4, l40s, h100 and h200"),
+        of("gpu", panel=SIZE, help="Card to compare: a name such as h200, or a YAML file.", shown=_CARDS.shown),
     ] = None,
     price: Annotated[
         list[str] | None,
-        of("price", value="CARD=NUMBER", help="Price of one GPU for an hour.", shown="the cards' list prices"),
+        of("price", panel=SIZE, value="CARD=NUMBER", help=_PRICES.help, shown=_PRICES.shown),
     ] = None,
-    most_gpus: Annotated[
-        int, option(MODEL, "INTEGER", "GPUs of one server at most.", "--most-gpus", least=1, most=8)
-    ] = 8,
-    headroom: Annotated[
-        float, option(GOALS, "SHARE", "What the servers hold beyond the peak, as a share of it.", least=0, most=10)
-    ] = 0.2,
-    spares: Annotated[
-        int, option(GOALS, "INTEGER", "Servers that may fail while the others hold the peak.", least=0, most=100)
-    ] = 1,
-    confirm: Annotated[
-        int, option(RUN, "INTEGER", "Measure so many of the cheapest shapes on this machine's GPUs.", least=0, most=20)
-    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Find how many servers of which card and shape a load needs.
@@ -260,14 +256,8 @@ def size(
 
     tuner size --workload chat.yaml --gpu l4 --gpu h100 --price h100=2.5
     """
-    request = pages.size.SizeRequest(
-        settings=settings,
-        cards=tuple(gpu or pages.size.CARDS),
-        prices=numbers("price", price, "CARD=NUMBER"),
-        reserve=pages.size.Reserve(headroom, spares),
-        most_gpus=most_gpus,
-    )
-    raise typer.Exit(pages.size.run_size(request, confirm, Path(settings.output), as_json=as_json))
+    settings = replace(settings, card=tuple(gpu or ()), card_price=numbers("price", price, "CARD=NUMBER"))
+    raise typer.Exit(pages.size.run_size(settings, as_json=as_json))
 
 
 SIMULATE_SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
@@ -336,7 +326,10 @@ def drift(
     limit: Annotated[
         str | None, option(None, "DURATION", "How long to watch.", "--for", shown="until something has drifted")
     ] = None,
+    end: Annotated[bool, flag(None, "With --server: the service watches no longer.", "--end")] = False,
     storage: Storage = None,
+    server: ServerInstead = None,
+    insecure: Insecure = False,
 ) -> None:
     """Watch running servers until their traffic is no longer that of the study.
 
@@ -345,7 +338,20 @@ def drift(
     servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
 
     tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine
+
+    With --server, the service of the study watches from now on, and the command ends at once.
     """
+    if server is not None:
+        refuse_both(server, storage)
+        if study is None or limit is not None:
+            raise UserError("with --server, give --study, and leave --for out")
+        if not end and not url:
+            raise UserError("with --server, give --url URL, or --end")
+        window_s = read_duration("window", window)
+        pages.service.watch_deployed(server, study, () if end else url or (), window_s, insecure=insecure)
+        return
+    if end:
+        raise UserError("--end is for a service; give --server URL, or end this command with Ctrl-C")
     urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url or [_HERE])
     limit_s = None if limit is None else read_duration("for", limit)
     settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)

@@ -10,6 +10,7 @@ import typer
 from tuner.cli.help import HelpCommand, HelpGroup, flag, option
 from tuner.cli.options import pairs
 from tuner.cli.output import pages
+from tuner.settings.declared import read_duration
 
 group = typer.Typer(
     name="traffic",
@@ -25,7 +26,9 @@ AsJson = Annotated[bool, flag(None, "Print JSON.", "--json")]
 
 @group.command("import", cls=HelpCommand)
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, log or data set.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="Trace, log or data set; of http or https.", show_default=False)
+    ],
     output: Output = Path("traffic.yaml"),
     form: Annotated[
         str | None, option(None, "FORMAT", "Name of the format.", "--format", shown="the one that fits the file")
@@ -53,6 +56,11 @@ def import_(
     rate: Annotated[
         float | None, option(None, "NUMBER", "Requests/s, for a file without times.", shown="the file's times")
     ] = None,
+    last: Annotated[str, option(None, "DURATION", "Of Prometheus: how long until now.")] = "1d",
+    step: Annotated[str, option(None, "DURATION", "Of Prometheus: time between two values.")] = "1m",
+    select: Annotated[
+        str, option(None, "LABELS", "Of Prometheus: which series, such as 'model_name=\"chat\"'.", shown="all of vLLM")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Read recorded traffic into a traffic file.
@@ -62,6 +70,10 @@ def import_(
     numbers of shared blocks, and no texts. What it is like, and what was left out, is printed.
 
     tuner traffic import trace.jsonl -o traffic.yaml
+
+    Without requests, lengths and times are drawn from what Prometheus has of vLLM's counters:
+
+    tuner traffic import http://prometheus:9090 --format prometheus --last 1d
     """
     settings = pages.traffic.ImportSettings(
         format=form,
@@ -71,7 +83,8 @@ def import_(
         tokenizer=tokenizer,
         rate=rate,
     )
-    pages.traffic.print_import(file, output, settings, as_json=as_json)
+    asked = pages.traffic.CounterRange(read_duration("last", last), read_duration("step", step), select)
+    pages.traffic.print_import(file, output, settings, asked, as_json=as_json)
 
 
 @group.command("cut", cls=HelpCommand)

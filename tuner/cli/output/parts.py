@@ -186,6 +186,7 @@ def print_study(study: SubmittedStudy) -> None:
         "why": why(study),
         "devices": _devices(study) + (f": {', '.join(study.granted)}" if study.granted else ""),
         "priority": str(study.priority),
+        "deployed": "" if study.watch is None else text.one_line(study.watch["text"]),
         "trials": trials,
         "best score": score,
         "device time": text.duration(study.gpu_seconds),

@@ -11,9 +11,10 @@ from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.traffic import check_traffic
-from tuner.settings.study import StudySettings
+from tuner.settings.study import SizeSettings, StudySettings
 from tuner.study.specification.plan import declared_space, plan_study
 from tuner.use_cases.engines import simulated_engine
+from tuner.use_cases.size.sizing import check_size, compared
 from tuner.workloads.presets import load_preset
 
 
@@ -44,6 +45,10 @@ def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, 
     Raises:
         UserError: with the setting and the rule.
     """
+    if isinstance(settings, SizeSettings):
+        with read_only(settings, files) as own:
+            _check_size(own, kind)
+        return
     if not kind_of(settings.engine).can(Feature.PREDICTED):
         rule = f"a service runs vLLM and simulations, and {settings.engine} only `tuner optimize`"
         raise SettingError("engine", settings.engine, rule, "give vllm, simulated or auto")
@@ -53,3 +58,10 @@ def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, 
         return
     with read_only(settings, files) as own:
         plan_study(own, on_cpu=kind == "cpu", simulated=True, card=None if simulated else kind)
+
+
+def _check_size(settings: SizeSettings, kind: str) -> None:
+    """Refuse servers for a load that cannot be found, and a card to measure that this server does not have."""
+    if settings.confirm and kind not in {card.key for card in compared(settings)}:
+        raise SettingError("confirm", settings.confirm, f"{kind} is not among the cards", "give its card by {card}")
+    check_size(settings)

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from search_spaces.yaml_file import INCLUDE, YamlError, named_files, parse_yaml
 from tuner.errors import SettingError, UserError, as_text
 from tuner.service.asked.settings import FILES
 from tuner.settings.study import LARGEST_CONTENT, StudySettings
 
+Asked = TypeVar("Asked", bound=StudySettings)
 CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
 """Settings that are a name or, if they have several lines, the content of a file, and that file's suffix."""
 
@@ -77,7 +78,7 @@ def _named(field: str, text: str) -> list[tuple[str, object]]:
         raise SettingError(field, None, as_text(f"{field}: {error}")) from None
 
 
-def with_files(settings: StudySettings, files: Mapping[str, str], folder: Path) -> StudySettings:
+def with_files(settings: Asked, files: Mapping[str, str], folder: Path) -> Asked:
     """Write contents and files into a folder, and return the settings with the paths of the contents."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -92,7 +93,7 @@ def with_files(settings: StudySettings, files: Mapping[str, str], folder: Path) 
 
 
 @contextmanager
-def read_only(settings: StudySettings, files: Mapping[str, str]) -> Iterator[StudySettings]:
+def read_only(settings: Asked, files: Mapping[str, str]) -> Iterator[Asked]:
     """Yield the settings with the paths of their contents, which are removed afterwards; errors do not name the folder.
 
     Raises:

@@ -19,7 +19,7 @@ from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError
 from tuner.quality.harness import PREFIX as HARNESS
 from tuner.service.asked.allowed import check_space, check_variable, check_words
-from tuner.settings.study import StudySettings
+from tuner.settings.study import SizeSettings, StudySettings
 from tuner.workloads.presets import preset_names
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -42,6 +42,7 @@ class ServerRules:
         flags: flags of the engine beside the list in `tuner.service.asked.allowed`, with every value.
         variables: variables of the engine beside that list, with every value.
         secrets: names of the service's own variables that `${NAME}` may refer to.
+        confirms: whether servers for a load may be measured: on this machine's GPUs, not on a cluster's.
     """
 
     model_folders: tuple[Path, ...] = ()
@@ -49,6 +50,7 @@ class ServerRules:
     flags: frozenset[str] = field(default_factory=frozenset)
     variables: frozenset[str] = field(default_factory=frozenset)
     secrets: frozenset[str] = field(default_factory=frozenset)
+    confirms: bool = True
 
     def check_space(self, specs: Mapping[str, ParameterSpec]) -> None:
         """Refuse a search space with a flag or a variable that this server does not allow.
@@ -68,6 +70,8 @@ def check_rules(settings: StudySettings, rules: ServerRules) -> None:
     for name in ("model", "tokenizer"):
         _check_model(name, getattr(settings, name), rules)
     _check_names(settings)
+    if isinstance(settings, SizeSettings):
+        _check_fleet(settings, rules)
     check_words("server_arguments", settings.server_arguments, rules.flags)
     if settings.baseline is not None and _are_flags(settings.baseline):
         check_words("baseline", words_of(settings.baseline), rules.flags)
@@ -108,6 +112,16 @@ def _check_names(settings: StudySettings) -> None:
         if field_name == "enqueue" or not _are_flags(text):
             rule = "neither the name of a configuration nor one as JSON"
             raise SettingError(field_name, text, rule, 'give a name, or for example {"max_num_seqs": 64}')
+
+
+def _check_fleet(settings: SizeSettings, rules: ServerRules) -> None:
+    """Refuse a card that is no name from the list, and measurements that this server cannot do."""
+    for field_name, names in (("card", settings.card), ("card_price", settings.card_price)):
+        for each in names:
+            _check_listed(field_name, each, known_hardware())
+    if settings.confirm and not rules.confirms:
+        rule = "this server's GPUs are a cluster's, where servers for a load are not measured"
+        raise SettingError("confirm", settings.confirm, rule, "leave it out")
 
 
 def _check_listed(name: str, value: str | None, known: Collection[str]) -> None:

@@ -13,7 +13,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from tuner.errors import SettingError, spelled
 from tuner.settings.declared import Number, Setting, check_limits, default_of, settings_of
-from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
+from tuner.settings.study import (
+    LARGEST_CONTENT,
+    SIZE_PRESET,
+    SIZED,
+    AskedSettings,
+    FleetSettings,
+    SizeSettings,
+    StudySettings,
+    SubmittedSettings,
+)
 
 FILES = "files"
 """The setting beside the keywords: files that contents refer to, by name."""
@@ -25,8 +34,8 @@ LARGEST_NUMBER = 2**63
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[AskedSettings]:
-    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(AskedSettings))
+def _adapter() -> TypeAdapter[SubmittedSettings]:
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(SubmittedSettings))
 
 
 def schema(only: Collection[str] | None = None) -> dict[str, Any]:
@@ -41,8 +50,9 @@ def schema(only: Collection[str] | None = None) -> dict[str, Any]:
 
 def described() -> list[dict[str, Any]]:
     """Return what a form needs of each setting, by panel. `kind` is how a field has its value."""
-    defaults = {each.name: default_of(each) for each in fields(AskedSettings)}
-    return [_form(name, kind, setting, defaults[name]) for name, (kind, setting) in settings_of(AskedSettings).items()]
+    defaults = {each.name: default_of(each) for each in fields(SubmittedSettings)}
+    declared = settings_of(SubmittedSettings).items()
+    return [_form(name, kind, setting, defaults[name]) for name, (kind, setting) in declared]
 
 
 def _form(name: str, kind: Any, setting: Setting, default: Any) -> dict[str, Any]:
@@ -75,11 +85,11 @@ def _form_kind(kind: Any) -> str:
 
 def names() -> list[str]:
     """Return the names of all settings."""
-    return [*settings_of(AskedSettings)]
+    return [*settings_of(SubmittedSettings)]
 
 
 def read_settings(given: Mapping[str, Any], id: str | None = None) -> StudySettings:
-    """Return the settings of a submission.
+    """Return the settings of a submission; of one that finds servers for a load, `SizeSettings`.
 
     Args:
         given: JSON values by the names of the keywords; `workload` has the contents of traffic files. `files` is left
@@ -87,7 +97,8 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> StudySetti
         id: of the submission, which names the study.
 
     Raises:
-        SettingError: for an unknown name, a value of another type, or one beyond its limits.
+        SettingError: for an unknown name, a value of another type, one beyond its limits, or one that such a
+            submission does not depend on.
     """
     if NAMED_BY_ID in given:
         raise SettingError(NAMED_BY_ID, str(given[NAMED_BY_ID]), "a submission has an id instead", "give the id")
@@ -98,7 +109,18 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> StudySetti
     except ValidationError as error:
         raise _explained(error) from None
     check_limits(asked)
-    return StudySettings(study=id, **{name: getattr(asked, name) for name in names()})
+    own = settings_of(FleetSettings)
+    if asked.size:
+        _check_depends({*given} - {*SIZED, *own, "size", FILES}, "a study of servers for a load")
+        preset = {} if "preset" in given else {"preset": SIZE_PRESET}
+        return SizeSettings(study=id, **{name: getattr(asked, name) for name in (*SIZED, *own)} | preset)
+    _check_depends({*given} & {*own}, "a study that tunes, without {size},")
+    return StudySettings(study=id, **{name: getattr(asked, name) for name in settings_of(AskedSettings)})
+
+
+def _check_depends(others: Collection[str], what: str) -> None:
+    for name in sorted(others):
+        raise SettingError(name, None, f"{{{name}}}: {what} does not depend on it", "leave it out")
 
 
 def _check_storable(name: str, value: object) -> None:

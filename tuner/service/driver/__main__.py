@@ -19,8 +19,8 @@ from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.files import be_private
-from tuner.service.driver.job import VARIABLE, Job, this_driver
-from tuner.service.driver.run import Ending, Heartbeat, remove_contents, run_submission
+from tuner.service.driver.job import VARIABLE, Ending, Job, this_driver
+from tuner.service.driver.run import Heartbeat, remove_contents, run_submission
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
 

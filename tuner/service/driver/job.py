@@ -1,4 +1,4 @@
-"""The identity of a driver's process, and its job: what the scheduler tells it beside the submission."""
+"""The identity of a driver's process, its job, which the scheduler tells it beside the submission, and how it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from storage.service.records import Driver
+from records.trials import Culprit
+from storage.service.records import Driver, SubmissionState
 from tuner.processes.family import own_identity
 from tuner.service.asked.rules import ServerRules
 
@@ -22,6 +23,15 @@ def this_driver() -> Driver:
     identity = own_identity()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return Driver(socket.gethostname(), identity.pid, identity.started, boot)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The state in which a run leaves its submission, why, and the culprit of a failure."""
+
+    state: SubmissionState
+    reason: str | None = None
+    culprit: Culprit | None = None
 
 
 @dataclass(frozen=True)

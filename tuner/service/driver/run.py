@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
-from tuner.service.driver.job import Job
+from tuner.service.driver.job import Ending, Job
+from tuner.service.driver.size import run_size
 from tuner.service.queue.rules import SIMULATED
-from tuner.settings.study import SCRIPT_FILE, StudySettings
+from tuner.settings.study import SCRIPT_FILE, SizeSettings, StudySettings
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.study.specification.spec import StudySpec
@@ -43,15 +44,6 @@ FAILED = {
 
 LOCK_WAIT_S = 120.0
 """Seconds that a driver waits for another process that still runs its study, such as an ending predecessor."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The state in which a run leaves its submission, why, and the culprit of a failure."""
-
-    state: SubmissionState
-    reason: str | None = None
-    culprit: Culprit | None = None
 
 
 class Heartbeat:
@@ -103,6 +95,10 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     try:
         wait_until_free(job.storage, submission.id, LOCK_WAIT_S, wishes.stop)
         settings = _settings(job, submission)
+        if isinstance(settings, SizeSettings):
+            return run_size(
+                settings, job, observer, lambda answer: store.set_answer(submission.id, driver, answer), wishes
+            )
         _check_sources(settings, submission, store)
         simulated = submission.kind == SIMULATED
         settings = replace(

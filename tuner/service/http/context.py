@@ -16,6 +16,7 @@ from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.places import Places
 from tuner.service.scheduler.scheduler import QueueState
+from tuner.service.watching.deployed import DeployedServers
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
 
@@ -40,6 +41,7 @@ class ServiceContext:
         secure: whether it answers by HTTPS.
         meters: counts requests and trials for `/metrics`.
         webhooks: which submissions may name.
+        deployed: servers that users may let the service read.
         names: of this server, in lower case, for requests to be answered; None: any name.
         public_url: the page's address, as browsers know it; None: that of the request.
         provider: where people sign in; None: by tokens alone.
@@ -57,6 +59,7 @@ class ServiceContext:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     meters: Meters = field(default_factory=Meters)
     webhooks: Webhooks = field(default_factory=Webhooks)
+    deployed: DeployedServers = field(default_factory=DeployedServers)
     names: frozenset[str] | None = None
     public_url: str | None = None
     provider: Provider | None = None

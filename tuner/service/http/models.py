@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from storage.service.records import Role, Submission, SubmissionState, Token
 from tuner.client.replies import ServiceToken, StudyProgress, SubmittedStudy
 from tuner.service.asked.settings import schema
+from tuner.service.watching.deployed import MOST_SERVERS
 from tuner.settings.declared import settings_of
 from tuner.settings.study import MOST_GPUS, SubmitSettings
 
@@ -63,6 +64,13 @@ class StudyChange(Body):
 
     priority: Annotated[int | None, _queued("priority")] = None
     shared: bool | None = None
+
+
+class NewWatch(Body):
+    """Deployed servers of an ended study, whose /metrics are compared with it."""
+
+    urls: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=MOST_SERVERS)]
+    window_s: Annotated[float, Field(ge=60, le=86400, description="seconds of a window")] = 300.0
 
 
 class NewToken(Body):

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from dashboards.report.document import page_of
+from dashboards.report.page import render
 from records.measured import metrics_of
 from records.trials import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.client.replies import SubmittedTrial
+from tuner.service.driver.size import ANSWER, PAGE
 from tuner.service.http.access import Known, Readable, readable
 from tuner.service.http.context import Context
 from tuner.service.http.edge.described import text
@@ -93,7 +96,12 @@ def trial_of(record: TrialRecord) -> SubmittedTrial:
 
 @router.get("/{id}/conclusion")
 def conclusion(found: Readable, context: Context) -> dict[str, Any]:
-    """Return what the study concluded: winner, reason, finalists with intervals, flag effects, front."""
+    """Return what the study concluded: winner, reason, finalists with intervals, flag effects, front.
+
+    A study of servers for a load has the document of `tuner size --json`.
+    """
+    if (answer := context.service.answer(found.id)) is not None:
+        return dict(answer[ANSWER])
     study = context.store.study(found.id)
     if study is None or study.conclusion is None:
         raise not_found("conclusion of the study", found.id)
@@ -136,7 +144,8 @@ def records(found: Readable, context: Context) -> Response:
     Folders of trials keep their paths: `tuner requests` reads them on the server's own machine.
     """
     if context.store.study(found.id) is None:
-        raise Problem(404, f"the study {found.id!r} has not begun yet, so there is nothing to read")
+        why = "has not begun yet" if context.service.answer(found.id) is None else "found servers for a load"
+        raise Problem(404, f"the study {found.id!r} {why}, so there is no trial to read")
     lines = "".join(f"{line}\n" for line in study_lines(context.store, found.id))
     return Response(lines, media_type="application/x-ndjson")
 
@@ -149,11 +158,15 @@ def report(
     names = [id, *(other or [])]
     for name in names:
         readable(name, who, context)
-    for name in names:
-        reported(name, who, context)
-    with TemporaryDirectory(prefix="tuner-report-") as folder:
-        path = write_report(names, Path(folder) / "report.html", context.url)
-        content = context.places.hidden(path.read_bytes())
+    answer = None if other else context.service.answer(id)
+    if answer is not None:
+        content = render(page_of(answer[PAGE])).encode()
+    else:
+        for name in names:
+            reported(name, who, context)
+        with TemporaryDirectory(prefix="tuner-report-") as folder:
+            content = write_report(names, Path(folder) / "report.html", context.url).read_bytes()
+    content = context.places.hidden(content)
     return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
+from search_spaces.schema import VLLM
 from storage.service.records import Request, Submission, SubmissionState
 from tuner.client.replies import StudyPage, SubmittedStudy
 from tuner.errors import SettingError
@@ -18,10 +19,11 @@ from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
 from tuner.service.http.access import Caller, Changeable, Known, Readable, User, check_source, log_action
 from tuner.service.http.context import Context, ServiceContext
-from tuner.service.http.models import NewStudy, StudyChange, study_of
+from tuner.service.http.models import NewStudy, NewWatch, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
 from tuner.service.scheduler.launcher import submission_folder
-from tuner.settings.study import StudySettings
+from tuner.service.watching.drift import promised, text_of
+from tuner.settings.study import SizeSettings, StudySettings
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
 
@@ -35,7 +37,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
     settings, files = read_asked(body.settings, id, who, context)
-    kind = kind_of(body, settings.engine, context)
+    kind = kind_of(body, settings, context)
     check_plan(settings, files, kind, simulated=kind == SIMULATED)
     _check_gpus(settings, body, kind)
     known = context.service.submission(id)
@@ -72,14 +74,15 @@ def _asked(body: NewStudy, id: str, owner: str, kind: str, webhook: str | None) 
     return Submission(*whose, body.gpus, body.priority, now, now, shared=body.shared, webhook=webhook)
 
 
-def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
-    """Return the kind of the devices.
+def kind_of(body: NewStudy, settings: StudySettings, context: ServiceContext) -> str:
+    """Return the kind of the devices. Servers for a load need a GPU only where some are measured.
 
     Raises:
         SettingError: if the server has none of that kind, fewer than asked, or several kinds to choose from.
     """
-    kinds = sorted(context.devices)
-    kind = body.kind
+    kinds, kind, engine = sorted(context.devices), body.kind, settings.engine
+    if isinstance(settings, SizeSettings):
+        engine = VLLM if settings.confirm else SIMULATED
     if kind is None and engine == SIMULATED:
         kind = SIMULATED
     real = [each for each in kinds if each != SIMULATED]
@@ -148,6 +151,25 @@ def change(found: Changeable, body: StudyChange, who: User, context: Context) ->
     if body.shared is not None:
         found = context.service.share(found.id, body.shared)
     log_action(context, who, "change", found.id, "done")
+    return _view(found, context)
+
+
+@router.put("/{id}/watch")
+def watch(found: Changeable, body: NewWatch, who: User, context: Context) -> SubmittedStudy:
+    """Compare deployed servers with an ended study from now on; drift is an event, a message, and in the answer."""
+    now, urls = datetime.now(UTC), context.deployed.checked(body.urls)
+    promised(context.store, found.id)
+    asked = {"urls": urls, "window_s": body.window_s, "since": now.isoformat()}
+    found = context.service.set_watch(found.id, {**asked, "text": text_of(found.id, asked)}, now)
+    log_action(context, who, "watch", found.id, "done")
+    return _view(found, context)
+
+
+@router.delete("/{id}/watch")
+def unwatch(found: Changeable, who: User, context: Context) -> SubmittedStudy:
+    """Compare deployed servers with the study no more."""
+    found = context.service.set_watch(found.id, None, datetime.now(UTC))
+    log_action(context, who, "unwatch", found.id, "done")
     return _view(found, context)
 
 

@@ -22,6 +22,7 @@ from tuner.service.queue.rules import WEEK_S, WITHOUT_GPU
 from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
 from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
 from tuner.service.scheduler.launcher import Launcher, kill_driver
+from tuner.settings.study import SizeSettings
 from tuner.study.specification.plan import gpus_of_trial
 
 LEASE = "scheduler"
@@ -181,12 +182,17 @@ class Scheduler:
         return decide(QueueView(now_s, waiting, running, shares, self._devices))
 
     def _least_gpus(self, submission: Submission) -> int:
-        """Return the number of GPUs that one trial needs; 1 for unreadable settings, which the driver reports."""
+        """Return the number of GPUs that one trial needs; 1 for unreadable settings, which the driver reports.
+
+        Servers for a load are measured on all GPUs that are asked for, because the shape that is tried may need them.
+        """
         found = self._store.submission(submission.id)
         if submission.kind in WITHOUT_GPU or found is None:
             return 1
         with suppress(UserError):
-            return min(gpus_of_trial(read_settings(found.settings)), submission.gpus)
+            settings = read_settings(found.settings)
+            sized = isinstance(settings, SizeSettings)
+            return submission.gpus if sized else min(gpus_of_trial(settings), submission.gpus)
         return 1
 
 

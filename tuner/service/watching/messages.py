@@ -1,4 +1,4 @@
-"""Send messages about the ends of studies to webhooks, as Standard Webhooks 1.0 describes it.
+"""Send messages about ends of studies and drift to webhooks, as Standard Webhooks 1.0 describes it.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 """
@@ -55,12 +55,12 @@ def signature_of(secret: str, key: str, seconds: int, body: bytes) -> str:
 
 def body_of(message: Message) -> bytes:
     """Return the body of a message: `type`, `timestamp`, `data`, and a sentence as `text`, which chat servers show."""
-    data = message.data
-    state = str(data["state"])
+    data, drift = message.data, message.data.get("drift")
+    state, study = str(data["state"]), f"the study {data['id']} of {data['owner']}"
     document = {
-        "type": f"study.{state.lower()}",
-        "timestamp": data["ended_at"],
-        "text": f"tuner: the study {data['id']} of {data['owner']} is {state}",
+        "type": f"study.{state.lower()}" if drift is None else "study.drifted",
+        "timestamp": data["ended_at"] if drift is None else data["found_at"],
+        "text": f"tuner: {study} is {state}" if drift is None else f"tuner: deployed servers of {study}: {drift}",
         "data": data,
     }
     return json.dumps(document).encode()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,34 +20,33 @@ from search_spaces import HardwareProfile
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.errors import SettingError
-from tuner.settings.study import StudySettings
+from tuner.settings.study import SizeSettings, StudySettings
 from tuner.study.specification.find_model import find_model
 from tuner.use_cases.capacity import CapacityObserver, CapacityResult, search_capacity
-from tuner.use_cases.engines import chosen_engine, find_card
+from tuner.use_cases.engines import chosen_engine
 from tuner.use_cases.size.rate import timed
-from tuner.use_cases.size.sizing import Origin, Sized, SizeRequest, Sizing, ordered, with_rate
+from tuner.use_cases.size.sizing import Origin, Sized, Sizing, compared, ordered, with_rate
 from tuner.workloads.presets import load_preset
 
 TRAFFIC_FILE = "traffic.yaml"
 """What one server gets, beside the logs of its search."""
 
 
-def check_machine(request: SizeRequest, count: int) -> None:
+def check_machine(settings: SizeSettings) -> None:
     """Check, before anything is predicted, that this machine can measure a shape.
 
     Raises:
         UserError: if it has no GPU of the compared cards, no vLLM, or not the model.
     """
     here = _profiles()
-    if not {each.key for each in here} & {find_card(name).key for name in request.cards}:
-        raise _unfit(count, here)
-    settings = request.settings
+    if not {each.key for each in here} & {card.key for card in compared(settings)}:
+        raise _unfit(settings.confirm, here)
     chosen_engine(replace(settings, engine=VLLM, gpu=None, vllm_version=None, workers=1))
     find_model(settings.model or load_preset(settings.preset).model, settings.tokenizer)
 
 
-def confirmable(sizing: Sizing, count: int) -> list[Sized]:
-    """Return the cheapest shapes that this machine's GPUs can serve, at most `count`.
+def confirmable(sizing: Sizing) -> list[Sized]:
+    """Return the cheapest shapes that this machine's GPUs can serve, at most as many as are to be confirmed.
 
     Raises:
         SettingError: if there is none.
@@ -60,8 +59,8 @@ def confirmable(sizing: Sizing, count: int) -> list[Sized]:
         if each.fleet is not None and keys.count(each.card.key) >= each.prediction.shape.gpus
     ]
     if not shapes:
-        raise _unfit(count, here)
-    return shapes[:count]
+        raise _unfit(sizing.settings.confirm, here)
+    return shapes[: sizing.settings.confirm]
 
 
 def _profiles() -> list[HardwareProfile]:
@@ -77,9 +76,22 @@ def _unfit(count: int, here: Sequence[HardwareProfile]) -> SettingError:
 
 
 def confirm(
-    sizing: Sizing, chosen: Sequence[Sized], folder: Path, observer: CapacityObserver, stop: threading.Event
+    sizing: Sizing,
+    chosen: Iterable[Sized],
+    folder: Path,
+    observer: CapacityObserver,
+    stop: threading.Event,
+    permit: Callable[[StudySettings], None] = lambda settings: None,
 ) -> Sizing:
     """Return the sizing with the measured rates of chosen shapes, and the others corrected by them.
+
+    Args:
+        sizing: predicted.
+        chosen: of its shapes.
+        folder: of the logs.
+        observer: of each search.
+        stop: ends the search that runs.
+        permit: raises a `UserError` for a server that may not be started.
 
     Raises:
         UserError: for a setting that cannot work.
@@ -87,10 +99,9 @@ def confirm(
     measured: dict[str, Sized] = {}
     for each in chosen:
         if not stop.is_set():
-            own = folder / each.name.replace(" ", "-")
-            measured[each.name] = _with_measurement(
-                sizing, each, search_capacity(_settings(sizing, each, own), observer, stop)
-            )
+            settings = _settings(sizing, each, folder / each.name.replace(" ", "-"))
+            permit(settings)
+            measured[each.name] = _with_measurement(sizing, each, search_capacity(settings, observer, stop))
     return corrected(sizing, measured)
 
 
@@ -102,7 +113,7 @@ def _settings(sizing: Sizing, shape: Sized, folder: Path) -> StudySettings:
     load = timed(sizing.asked.load, found.held.rate, found.residence_s)
     file = folder / TRAFFIC_FILE
     file.write_text(json.dumps(load.model_dump(mode="json", exclude_none=True), indent=1), encoding="utf-8")
-    given = sizing.request.settings
+    given = sizing.settings
     return replace(
         given,
         study="capacity",
@@ -133,7 +144,7 @@ def _with_measurement(sizing: Sizing, shape: Sized, result: CapacityResult) -> S
     if rate is None:
         note = f"measured: every rate that was tried missed an SLO; rates: {result.folder}"
         return replace(shape, rate=None, origin=Origin.MEASURED, fleet=None, pessimistic=None, note=note)
-    found = with_rate(sizing.request, sizing.asked, sizing.demand, shape, Origin.MEASURED, rate / held.rate)
+    found = with_rate(sizing.settings, sizing.asked, sizing.demand, shape, Origin.MEASURED, rate / held.rate)
     above = min((each for each in result.missed if each > rate), default=None)
     end = "missed at no rate" if above is None else f"missed at {above:.4g}"
     return replace(
@@ -151,11 +162,11 @@ def corrected(sizing: Sizing, measured: dict[str, Sized]) -> Sizing:
     if not ratios:
         return replace(sizing, shapes=ordered([measured.get(each.name, each) for each in sizing.shapes]))
     ratio = math.exp(fmean(math.log(each) for each in ratios))
-    request, asked, demand = sizing.request, sizing.asked, sizing.demand
+    settings, asked, demand = sizing.settings, sizing.asked, sizing.demand
     shapes = [
         measured[each.name]
         if each.name in measured and measured[each.name].origin is Origin.MEASURED
-        else with_rate(request, asked, demand, measured.get(each.name, each), Origin.CORRECTED, ratio)
+        else with_rate(settings, asked, demand, measured.get(each.name, each), Origin.CORRECTED, ratio)
         for each in sizing.shapes
     ]
     return replace(sizing, shapes=ordered(shapes), ratio=ratio)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from dashboards.plots.sizing import cost_against_latency, servers_by_hour
-from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
 from tuner.results import text
 from tuner.use_cases.size.page import (
     command_of,
@@ -22,7 +22,7 @@ from tuner.use_cases.size.page import (
 from tuner.use_cases.size.sizing import Origin, Sizing
 
 
-def html(sizing: Sizing) -> str:
+def page_of(sizing: Sizing) -> Page:
     """Return the page."""
     best = sizing.cheapest
     figures = [*_figures(sizing)]
@@ -31,7 +31,7 @@ def html(sizing: Sizing) -> str:
     parts: list[Figure | Table | Command | str] = [*figures, fleets]
     if best is not None:
         parts.append(Command("A server of the cheapest fleet", shlex.join(command_of(sizing, best))))
-    page = Page(
+    return Page(
         title=f"Servers for {sizing.model.name}",
         subtitle=f"{', '.join(dict.fromkeys(each.card.name for each in sizing.shapes))}; SLOs: "
         f"{', '.join(str(slo) for slo in sizing.slos)}",
@@ -44,7 +44,6 @@ def html(sizing: Sizing) -> str:
             Section("What to know", [*map(text.sentence, why_lines(sizing))]),
         ],
     )
-    return render(page)
 
 
 _RATES = (

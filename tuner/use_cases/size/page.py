@@ -16,13 +16,13 @@ from tuner.use_cases.size.sizing import Origin, Sized, Sizing
 
 def document(sizing: Sizing) -> dict[str, Any]:
     """Return the answer as plain JSON."""
-    request, demand = sizing.request, sizing.demand
+    settings, demand = sizing.settings, sizing.demand
     return {
         "model": sizing.model.name,
         "slos": [str(slo) for slo in sizing.slos],
         "demand": asdict(demand),
-        "headroom": request.reserve.headroom,
-        "spares": request.reserve.spares,
+        "headroom": settings.headroom,
+        "spares": settings.spares,
         "hours_per_month": HOURS_PER_MONTH,
         "notes": list(sizing.notes),
         "seconds": round(sizing.seconds, 2),
@@ -132,7 +132,7 @@ def currency(each: Sized) -> str:
 
 def reserve_line(sizing: Sizing) -> str:
     """Return the demand and the rule for servers, in a line."""
-    demand, reserve = sizing.demand, sizing.request.reserve
+    demand, reserve = sizing.demand, sizing.settings
     return (
         f"peak {text.number(demand.peak)} requests/s and mean {text.number(demand.mean)}, "
         f"{reserve.headroom:.0%} headroom, {text.count(reserve.spares, 'server')} may fail; "

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from search_spaces import ModelShape
 
-MOST_GPUS = 8
-"""GPUs of the largest common machine."""
-
 _TENSOR, _DATA, _EXPERTS = "--tensor-parallel-size", "--data-parallel-size", "--enable-expert-parallel"
 SHAPE_PARAMETERS = frozenset(
     {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "expert_parallel", "instances"}

@@ -29,7 +29,7 @@ from tuner.engines.vllm.resident.helper import die_with_parent
 from tuner.errors import SettingError
 from tuner.gpu import usable_cores
 from tuner.scoring.goals import Slo
-from tuner.settings.study import StudySettings
+from tuner.settings.study import FleetSettings, SizeSettings
 from tuner.specs import ModelRef
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.resolve_workload import check_price, find_goals, find_price, find_workload
@@ -37,7 +37,7 @@ from tuner.use_cases.engines import find_card, find_version
 from tuner.use_cases.size.demand import Demand, demand_of
 from tuner.use_cases.size.fleet import Fleet, Reserve, fleet_of, front
 from tuner.use_cases.size.predict import LATENCIES, Asked, Prediction, latencies_at, predict
-from tuner.use_cases.size.shapes import MOST_GPUS, shapes_of
+from tuner.use_cases.size.shapes import shapes_of
 from tuner.workloads.presets import load_preset
 from tuner.workloads.schedule import file_notes
 from tuner.workloads.spec import Suite
@@ -57,17 +57,6 @@ class Origin(StrEnum):
     CORRECTED = "corrected"
     """Predicted, and multiplied by what measured shapes held relative to their predictions."""
     MEASURED = "measured"
-
-
-@dataclass(frozen=True)
-class SizeRequest:
-    """What is asked: `settings` has model, workload, SLOs and flags, `prices` those of a GPU-hour by card as given."""
-
-    settings: StudySettings
-    cards: tuple[str, ...] = CARDS
-    prices: Mapping[str, float] = field(default_factory=dict)
-    reserve: Reserve = field(default_factory=Reserve)
-    most_gpus: int = MOST_GPUS
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ class Sizing:
     """The answer: shapes in the order of their cost, those without one last.
 
     Attributes:
-        request: what was asked.
+        settings: what was asked.
         asked: of every server.
         model: its name, and the place of its files.
         demand: on all servers together.
@@ -122,7 +111,7 @@ class Sizing:
         ratio: measured by predicted rates, the geometric mean; None without a measurement.
     """
 
-    request: SizeRequest
+    settings: SizeSettings
     asked: Asked
     model: ModelRef
     demand: Demand
@@ -142,16 +131,31 @@ class Sizing:
         return next((each for each in self.shapes if each.fleet is not None), None)
 
 
-def size(request: SizeRequest) -> Sizing:
+def size(settings: SizeSettings) -> Sizing:
     """Predict servers and costs.
 
     Raises:
         UserError: for a setting that cannot work.
     """
     begun = time.perf_counter()
-    cards = [find_card(name) for name in dict.fromkeys(request.cards)]
-    prices = _prices(request, cards)
-    settings = request.settings
+    sizing, works = _planned(settings)
+    shapes = [each for found in _side_by_side(works) for each in found]
+    return replace(sizing, shapes=ordered(shapes), seconds=time.perf_counter() - begun)
+
+
+def check_size(settings: SizeSettings) -> None:
+    """Check what can be known before anything is predicted.
+
+    Raises:
+        UserError: for a setting that cannot work.
+    """
+    _planned(settings)
+
+
+def _planned(settings: SizeSettings) -> tuple[Sizing, list[_Work]]:
+    """Return the sizing without its shapes, and what predicts those of each card."""
+    cards = compared(settings)
+    prices = _prices(settings, cards)
     preset = load_preset(settings.preset)
     load = find_workload(preset, settings)
     demand, one = demand_of(load if not isinstance(load, Suite) else _refuse_suite(settings))
@@ -164,25 +168,36 @@ def size(request: SizeRequest) -> Sizing:
         rule = "the shapes of servers differ in how many GPUs share the model"
         raise SettingError("server_arguments", None, rule, "leave out the flags of parallelism")
     asked = Asked(shape, one, goals, words, dict(settings.env), settings.keep_answers)
-    works = [_Work(request, asked, demand, card, price) for card, price in zip(cards, prices, strict=True)]
-    shapes = [each for found in _side_by_side(works) for each in found]
-    notes = (*file_notes(load), *_notes(load, goals.slos))
-    sizing = Sizing(request, asked, model, demand, (), notes, time.perf_counter() - begun)
-    return replace(sizing, shapes=ordered(shapes))
+    works = [_Work(settings, asked, demand, card, price) for card, price in zip(cards, prices, strict=True)]
+    return Sizing(settings, asked, model, demand, (), (*file_notes(load), *_notes(load, goals.slos)), 0.0), works
 
 
-def _refuse_suite(settings: StudySettings) -> Traffic:
+def compared(settings: SizeSettings) -> list[HardwareProfile]:
+    """Return the cards that are compared.
+
+    Raises:
+        SettingError: for one that is not known, or no GPU.
+    """
+    return [find_card(name) for name in dict.fromkeys(settings.card or CARDS)]
+
+
+def reserve_of(settings: FleetSettings) -> Reserve:
+    """Return what a fleet has beyond the peak."""
+    return Reserve(settings.headroom, settings.spares)
+
+
+def _refuse_suite(settings: SizeSettings) -> Traffic:
     raise SettingError("workload", list(settings.files), "one load is sized at a time", "give one traffic file")
 
 
-def _prices(request: SizeRequest, cards: Sequence[HardwareProfile]) -> list[Price | None]:
+def _prices(settings: SizeSettings, cards: Sequence[HardwareProfile]) -> list[Price | None]:
     """Return the price of each card: the given one, else the list price."""
     known = [card.key for card in cards]
-    for key, value in request.prices.items():
+    for key, value in settings.card_price.items():
         check_price(value)
         if key not in known:
             raise SettingError("price", f"{key}={value:g}", f"no card of this name is compared: {', '.join(known)}")
-    return [find_price(request.prices.get(card.key), card) for card in cards]
+    return [find_price(settings.card_price.get(card.key), card) for card in cards]
 
 
 def _notes(load: object, slos: Sequence[Slo]) -> list[str]:
@@ -210,7 +225,7 @@ _SINGLE = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 class _Work:
     """The shapes of one card."""
 
-    request: SizeRequest
+    settings: SizeSettings
     asked: Asked
     demand: Demand
     card: HardwareProfile
@@ -218,14 +233,14 @@ class _Work:
 
     def run(self) -> list[Sized]:
         """Predict the shapes in turn."""
-        version = version_tuple(find_version(self.request.settings.vllm_version, self.card))
+        version = version_tuple(find_version(self.settings.vllm_version, self.card))
         platform = Platform(self.card, parameters_of(self.card.key), version, SIMULATED_PACKAGES)
         found: list[Sized] = []
         first = self.demand.peak
-        for gpus, shapes in groupby(shapes_of(self.asked.model, self.request.most_gpus), lambda shape: shape.gpus):
+        for gpus, shapes in groupby(shapes_of(self.asked.model, self.settings.most_gpus), lambda shape: shape.gpus):
             for shape in shapes:
                 held = predict(self.asked, platform, shape, first)
-                sized = with_rate(self.request, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
+                sized = with_rate(self.settings, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
                 first = first if sized.rate is None else sized.rate
                 found.append(sized)
             if self._is_enough(found, gpus):
@@ -235,7 +250,7 @@ class _Work:
     def _is_enough(self, found: Sequence[Sized], gpus: int) -> bool:
         """Return whether servers of more GPUs would only cost more; see the module's docstring."""
         own = [each for each in found if each.prediction.shape.gpus == gpus]
-        fewest = 1 + self.request.reserve.spares
+        fewest = 1 + self.settings.spares
         if any(each.fleet is not None and each.fleet.servers == fewest for each in own):
             return True
         best, here = (
@@ -256,7 +271,7 @@ def _side_by_side(works: Sequence[_Work]) -> list[list[Sized]]:
 
 
 def with_rate(
-    request: SizeRequest, asked: Asked, demand: Demand, sized: Sized, origin: Origin, factor: float = 1.0
+    settings: FleetSettings, asked: Asked, demand: Demand, sized: Sized, origin: Origin, factor: float = 1.0
 ) -> Sized:
     """Return a shape with the fleet for its predicted rate, or for a multiple of it that measurements tell."""
     found = sized.prediction
@@ -264,10 +279,10 @@ def with_rate(
         return replace(sized, rate=None, fleet=None)
     price, gpus = None if sized.price is None else sized.price.per_gpu_hour, found.shape.gpus
     rate = found.held.rate * factor
-    fleet = fleet_of(demand, rate, gpus, price, request.reserve)
+    fleet = fleet_of(demand, rate, gpus, price, reserve_of(settings))
     least = None
     if origin is not Origin.MEASURED and found.pessimistic is not None:
-        least = fleet_of(demand, found.pessimistic * factor, gpus, price, request.reserve)
+        least = fleet_of(demand, found.pessimistic * factor, gpus, price, reserve_of(settings))
     latencies = latencies_at(asked, found, fleet.load)
     return replace(sized, rate=rate, origin=origin, fleet=fleet, pessimistic=least, latencies=latencies)
 

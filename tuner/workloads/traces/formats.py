@@ -13,6 +13,7 @@ from tuner.workloads.reading import read_lines
 from tuner.workloads.traces.conversations import CONVERSATIONS
 from tuner.workloads.traces.dynamo import DYNAMO
 from tuner.workloads.traces.otlp import OTLP
+from tuner.workloads.traces.prometheus import PROMETHEUS
 from tuner.workloads.traces.recording import Recording, Unit, in_seconds, number
 from tuner.workloads.traces.requests_file import REQUESTS
 from tuner.workloads.traces.source import FORMS, ReadOptions, TraceFormat, open_source
@@ -31,7 +32,7 @@ def trace_formats() -> dict[str, TraceFormat]:
         PluginError: for a registered format that cannot be loaded, or has the name of another one.
     """
     own = {"requests": REQUESTS, "dynamo": DYNAMO, "otlp": OTLP, "sharegpt": CONVERSATIONS, "vllm-log": VLLM_LOG}
-    own |= table_formats()
+    own |= {"prometheus": PROMETHEUS, **table_formats()}
     found: dict[str, TraceFormat] = {}
     for entry, each in plugins(GROUP, TraceFormat):
         if entry.name in own or entry.name in found:

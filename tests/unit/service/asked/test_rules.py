@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import search_spaces
-from search_spaces import load_space, space_names
+from search_spaces import known_model, load_space, space_names
 from search_spaces.loader import parse_space
 from tuner.errors import SettingError, UserError
 from tuner.service.asked.allowed import check_space, check_variable, check_words, shipped
@@ -16,7 +16,8 @@ from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import names, read_settings
 from tuner.service.asked.traffic import check_traffic
 from tuner.settings.declared import Entries, Number, Text, check_limits, settings_of
-from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
+from tuner.settings.study import LARGEST_CONTENT, StudySettings, SubmittedSettings
+from tuner.use_cases.size.shapes import shapes_of
 
 OPEN = ServerRules(
     flags=frozenset({"--chat-template"}), variables=frozenset({"VLLM_A"}), secrets=frozenset({"HF_TOKEN"})
@@ -282,7 +283,7 @@ def test_a_space_with_anything_else_is_refused(lines: list[str]) -> None:
     assert caught.value.field == "space"
 
 
-DECLARED = settings_of(AskedSettings)
+DECLARED = settings_of(SubmittedSettings)
 SWITCHES = {name for name, (kind, _) in DECLARED.items() if kind is bool}
 LIMITS = {name: each.limit for name, (_, each) in DECLARED.items() if each.limit is not None}
 
@@ -301,6 +302,8 @@ def _beyond() -> list[tuple[str, object]]:
             found.append((name, "x" * (limit.longest + 1)))
         elif name == "env":
             found += [(name, {str(index): "" for index in range(limit.most + 1)}), (name, {"A": "x" * 10_001})]
+        elif name == "card_price":
+            found += [(name, {str(index): 1.0 for index in range(limit.most + 1)}), (name, {"x" * 301: 1.0})]
         else:
             found += [(name, ("x",) * (limit.most + 1)), (name, ("x" * (limit.longest + 1),))]
     return found
@@ -309,7 +312,7 @@ def _beyond() -> list[tuple[str, object]]:
 @pytest.mark.parametrize(("name", "value"), _beyond(), ids=lambda each: str(each)[:20])
 def test_a_value_beyond_its_limit_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingError) as caught:
-        check_limits(AskedSettings(**{name: value}))
+        check_limits(SubmittedSettings(**{name: value}))
     assert caught.value.field == name
     assert caught.value.remedy
     assert len(str(caught.value)) < 200
@@ -325,14 +328,14 @@ def _at_limits() -> list[tuple[str, Any]]:
             found += [(name, limit.least), (name, limit.most)]
         elif isinstance(limit, Text) and DECLARED[name][1].choices is None:
             found.append((name, "x" * limit.longest))
-        elif isinstance(limit, Entries) and name != "env":
+        elif isinstance(limit, Entries) and name not in ("env", "card_price"):
             found.append((name, ("x",) * limit.most))
     return found
 
 
 def test_values_at_their_limits_are_taken() -> None:
     for name, value in _at_limits():
-        check_limits(AskedSettings(**{name: value}))
+        check_limits(SubmittedSettings(**{name: value}))
 
 
 @pytest.mark.parametrize(
@@ -351,6 +354,54 @@ def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: s
     with pytest.raises(SettingError) as caught:
         read_settings(given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": True, "trials": 4}, "trials: a study of servers for a load does not depend on it; leave it out"),
+        ({"size": True, "space": "vllm"}, "space: a study of servers for a load does not depend on it; leave it out"),
+        ({"card": ["l4"]}, "card: a study that tunes, without size, does not depend on it; leave it out"),
+        ({"size": True, "spares": -1}, "spares=-1: at least 0 is needed; raise it"),
+        ({"size": True, "headroom": 11}, "headroom=11: at most 10 is possible; lower it"),
+    ],
+)
+def test_each_kind_of_study_has_its_own_settings(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings(given)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"card": ["/etc/passwd"]}, "card"),
+        ({"card": ["h100", "cards.yaml"]}, "card"),
+        ({"card_price": {"../x": 1.0}}, "card_price"),
+        ({"server_arguments": ["--trust-remote-code"]}, "server_arguments"),
+        ({"env": {"LD_PRELOAD": "x"}}, "env"),
+        ({"model": "/etc"}, "model"),
+    ],
+)
+def test_servers_for_a_load_leave_the_list_as_little_as_a_study_that_tunes(given: dict[str, Any], field: str) -> None:
+    check(ServerRules(), size=True, card=["h100", "l4"], card_price={"h100": 2.0})
+    with pytest.raises(SettingError) as caught:
+        check(ServerRules(), size=True, **given)
+    assert caught.value.field == field
+
+
+def test_no_server_for_a_load_is_measured_on_a_cluster() -> None:
+    check(ServerRules(confirms=False), size=True)
+    with pytest.raises(SettingError, match="confirm=1: this server's GPUs are a cluster's"):
+        check(ServerRules(confirms=False), size=True, confirm=1)
+
+
+def test_every_shape_of_a_server_is_on_the_list() -> None:
+    for name in ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-30B-A3B"):
+        model = known_model(name)
+        assert model is not None
+        for shape in shapes_of(model, 8):
+            check_words("server_arguments", shape.arguments, NONE)
 
 
 def test_settings_are_the_keywords_of_optimize_without_the_name() -> None:

@@ -3,24 +3,31 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from records.trials import Culprit
+from records.trials import Culprit, Provenance, Repeat, TrialOutcome
+from search_spaces import hardware_named
 from storage import normalise_url
 from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import NoMlflow
 from tests.empty_database import write_empty_database
 from tests.unit.storage.test_locks import another_process
+from tests.unit.use_cases.size.test_page import SIZING
 from tuner.cancellation import Wishes
 from tuner.service.asked.rules import ServerRules
 from tuner.service.driver import run
-from tuner.service.driver.job import Job, this_driver
-from tuner.service.driver.run import Ending, Heartbeat, run_submission
+from tuner.service.driver import size as size_run
+from tuner.service.driver.job import Ending, Job, this_driver
+from tuner.service.driver.run import Heartbeat, run_submission
+from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
+from tuner.use_cases.capacity import CapacityObserver, CapacityResult
+from tuner.use_cases.size import confirm as confirmation
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ID = "s"
@@ -114,3 +121,103 @@ def test_a_request_is_a_wish(store: ServiceStore, request_: Request, wish: str) 
     heartbeat.obey(request_)
     heartbeat.close()
     assert [name for name in ("conclude", "stop", "pause") if getattr(wishes, name).is_set()] == [wish]
+
+
+TRAFFIC = """
+arrivals: {process: poisson, rate: 8}
+requests: 100
+classes: {a: {input: 500, output: 100}}
+slo: {a: {p95_ttft_ms: 2000, p95_tpot_ms: 100}}
+"""
+SIZED = {"size": True, "card": ["l4", "h100"], "model": "Qwen/Qwen2.5-7B-Instruct", "workload": [TRAFFIC]}
+
+
+def size_it(
+    store: ServiceStore, folder: Path, monkeypatch: pytest.MonkeyPatch, wishes: Wishes, **more: object
+) -> Ending:
+    """Run a study of servers for a load whose predictions are made by hand: h100 alone, and l4 with two GPUs."""
+    submission, driver = started(store, {**SIZED, **more})
+    monkeypatch.setattr(size_run, "size", lambda settings: replace(SIZING, settings=settings))
+    job = Job(normalise_url(str(folder / "t.db")), ID, 1, folder)
+    return run_submission(job, submission, store, driver, wishes)
+
+
+def test_an_answer_is_kept_for_its_readers(
+    store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = size_it(store, tmp_path, monkeypatch, Wishes(), headroom=0.5)
+    assert (ending.state, ending.culprit) == (SubmissionState.DONE, None)
+    assert str(ending.reason).startswith("3 servers of NVIDIA H100 80GB HBM3, one GPU, 8,760 a month")
+    answer = store.answer(ID)
+    assert answer is not None
+    assert answer[size_run.ANSWER]["headroom"] == 0.5
+    assert answer[size_run.PAGE]["verdict"] == f"{ending.reason}."
+    assert [event.data["text"] for event in store.events_after(ID, 0) if event.kind == "note"] == [
+        "predicts each card and shape"
+    ]
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, wishes: Wishes, asked: str | None = None) -> list[StudySettings]:
+    """Let this process have an H100 and two L4, on which a server holds 48 requests/s; return what is searched."""
+    searched: list[StudySettings] = []
+
+    def search(settings: StudySettings, observer: CapacityObserver, stop: threading.Event) -> CapacityResult:
+        searched.append(settings)
+        if asked is not None:
+            getattr(wishes, asked).set()
+        folder = Path(settings.output)
+        (folder / "capacity.csv").write_text("rate,held\n")
+        repeat = Repeat(0, 0, 1, 1, 0, 1.0, {"capacity": 48.0})
+        return CapacityResult(
+            TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "d", {}, str(folder), repeats=(repeat,)), (), folder
+        )
+
+    cards = [hardware_named(name) for name in ("h100", "l4", "l4")]
+    monkeypatch.setattr(confirmation, "_profiles", lambda: cards)
+    monkeypatch.setattr(size_run, "check_machine", lambda settings: None)
+    monkeypatch.setattr(confirmation, "search_capacity", search)
+    return searched
+
+
+@pytest.mark.parametrize(
+    ("asked", "searches", "state"),
+    [
+        (None, 2, SubmissionState.DONE),
+        ("pause", 1, SubmissionState.DONE),
+        ("conclude", 1, SubmissionState.STOPPED),
+        ("stop", 1, SubmissionState.QUEUED),
+    ],
+)
+def test_shapes_are_measured_until_a_person_or_the_queue_asks(
+    store: ServiceStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
+    searches: int,
+    state: SubmissionState,
+) -> None:
+    wishes = Wishes()
+    searched = measuring(monkeypatch, wishes, asked)
+    ending = size_it(store, tmp_path, monkeypatch, wishes, confirm=2)
+    assert (ending.state, len(searched)) == (state, searches)
+    answer = store.answer(ID)
+    assert (answer is None) == (asked == "stop")
+    if answer is not None:
+        measured = [each for each in answer[size_run.ANSWER]["shapes"] if each["origin"] == "measured"]
+        assert [each["rate"] for each in measured] == [pytest.approx(48.0)] * searches
+
+
+def test_a_server_that_is_measured_is_checked_as_it_would_be_started(
+    store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = SIZING.shapes
+    hostile = replace(first, prediction=replace(first.prediction, arguments=("--chat-template", "/etc/passwd")))
+    wishes = Wishes()
+    searched = measuring(monkeypatch, wishes)
+    submission, driver = started(store, {**SIZED, "confirm": 1})
+    found = replace(SIZING, shapes=(hostile, *others))
+    monkeypatch.setattr(size_run, "size", lambda settings: replace(found, settings=settings))
+    job = Job(normalise_url(str(tmp_path / "t.db")), ID, 1, tmp_path)
+    ending = run_submission(job, submission, store, driver, wishes)
+    assert (ending.state, ending.culprit, searched) == (SubmissionState.FAILED, Culprit.CONFIGURATION, [])
+    assert "this server does not allow the flag" in str(ending.reason)

@@ -18,6 +18,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from storage.service.records import Event, Role, SubmissionState, Token
 from tests.served import Served, serving
+from tests.store_samples import study
 from tests.unit.service.http.conftest import HOST, Api, serving_with
 from tuner.service.http.access import COOKIE, new_token
 from tuner.service.http.edge import rates, streams
@@ -26,6 +27,7 @@ from tuner.service.http.edge.guard import LARGEST_BODY
 from tuner.service.http.edge.rates import LOG_INS, REQUESTS, STRANGERS, Rate, Rates
 from tuner.service.http.edge.streams import CHECK_S, MOST_STREAMS, PAGE, Stream
 from tuner.service.http.server import make_server
+from tuner.service.watching.deployed import allowed_hosts
 
 
 class Clock:
@@ -265,6 +267,7 @@ def test_a_path_leads_nowhere_else(api: Api, path: str) -> None:
         ({"trials": 0}, "trials"),
         ({"engine": "vllm-fork"}, "engine"),
         ({"engine": "simulated\n"}, "engine"),
+        ({"size": True}, "engine"),
     ],
 )
 def test_settings_that_reach_beyond_the_study_are_refused(refusing: Api, settings: dict[str, Any], field: str) -> None:
@@ -274,6 +277,55 @@ def test_settings_that_reach_beyond_the_study_are_refused(refusing: Api, setting
     assert body["field"] == field
     assert body["rule"]
     assert refusing.call("GET", "/v1/studies/reach").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"preset": "qwen2.5-0.5b-t4"}, "a closed loop has users and no request rate"),
+        ({"card": ["/etc/passwd"]}, "card='/etc/passwd': this server has none of that name"),
+        ({"card": ["l4"], "card_price": {"h100": 2.0}}, "no card of this name is compared: l4"),
+        ({"server_arguments": ["--tensor-parallel-size", "2"]}, "leave out the flags of parallelism"),
+        ({"confirm": 1}, "cpu is not among the cards"),
+    ],
+)
+def test_servers_for_a_load_are_checked_before_they_are_queued(
+    refusing: Api, settings: dict[str, Any], line: str
+) -> None:
+    response = refusing.submit("fleet", settings={"size": True, **settings})
+    assert response.status_code == 422
+    assert line in response.json()["detail"]
+    assert refusing.call("GET", "/v1/studies/fleet").status_code == 404
+
+
+def test_servers_for_a_load_need_no_gpu(api: Api) -> None:
+    found = api.submit("fleet", settings={"size": True, "card": ["h100"]})
+    assert (found.status_code, found.json()["kind"]) == (201, "simulated")
+    assert api.submit("other", settings={"size": True}, kind="cpu").json()["field"] == "kind"
+    preview = api.call("POST", "/v1/studies:preview", json={"settings": {"size": True}})
+    assert (preview.status_code, preview.json()["field"]) == (422, "size")
+
+
+def test_only_an_owner_lets_the_service_read_servers_and_only_listed_ones(tmp_path: Path) -> None:
+    body = {"urls": ["http://gpu-7:8000"]}
+    with serving_with(tmp_path, deployed=allowed_hosts(["gpu-7:8000"])) as api:
+        api.submit("s", shared=True)
+        api.served.store.create_study(study("s"))
+        for token, status in (("ben", 403), ("eve", 403), (None, 401)):
+            assert api.call("PUT", "/v1/studies/s/watch", token, json=body).status_code == status
+        refused = api.call("PUT", "/v1/studies/s/watch", json={"urls": ["http://169.254.169.254"]})
+        assert (refused.status_code, refused.json()["field"]) == (422, "urls")
+        early = api.call("PUT", "/v1/studies/s/watch", json=body)
+        assert "it has no winner yet" in early.json()["detail"]
+        assert api.call("GET", "/v1/studies/s").json()["watch"] is None
+        assert api.call("DELETE", "/v1/studies/s/watch").json()["watch"] is None
+
+
+def test_a_server_reads_no_other_server_by_default(refusing: Api) -> None:
+    refusing.submit("unwatched")
+    refused = refusing.call("PUT", "/v1/studies/unwatched/watch", json={"urls": ["http://127.0.0.1:8000"]})
+    assert (refused.status_code, refused.json()["field"]) == (422, "urls")
+    assert refusing.call("GET", "/v1/catalogue").json()["watches"] is False
 
 
 def test_a_large_body_is_refused_before_it_is_read(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -114,8 +115,9 @@ def test_a_search_sends_the_traffic_of_the_predictions(monkeypatch: pytest.Monke
 def test_only_what_this_machine_has_is_measured(monkeypatch: pytest.MonkeyPatch, gpus: int, names: list[str]) -> None:
     cards = [hardware_named("l4")] * gpus
     monkeypatch.setattr(confirmation, "_profiles", lambda: cards)
+    asked = replace(SIZING, settings=replace(SIZING.settings, confirm=2))
     if not names:
         with pytest.raises(SettingError, match="this machine has NVIDIA L4, and no shape"):
-            confirmable(SIZING, 2)
+            confirmable(asked)
         return
-    assert [each.name for each in confirmable(SIZING, 2)] == names
+    assert [each.name for each in confirmable(asked)] == names

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from storage.service.records import ENDED, SubmissionState
 from tuner.cli.from_server import open_client
 from tuner.cli.output import parts
-from tuner.cli.output.parts import new_table, show
+from tuner.cli.output.parts import FittedTable, new_table, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import repeated_interrupts
 from tuner.client.client import Client
@@ -127,6 +127,8 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     if conclusion is None:
         print(f"continue with: tuner resume {id}")
         return EXIT_TIME_LIMIT
+    if "shapes" in conclusion:
+        return _print_sizing(client, study)
     if simulated:
         print("all figures are predicted, not measured")
     print(f"see its result: tuner best --study {id} --server {client.server}")
@@ -136,6 +138,25 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
         return 0
     states = {trial.state for trial in client.trials(id)}
     return EXIT_SLOS_MISSED if "infeasible" in states else EXIT_OURS
+
+
+def watch_deployed(server: str, study: str, urls: Sequence[str], window_s: float, *, insecure: bool) -> None:
+    """Let a service compare deployed servers with a study; no URL: no longer."""
+    with open_client(server, insecure=insecure) as client:
+        found = client.watch_servers(study, urls, window_s) if urls else client.unwatch_servers(study)
+    print(f"{study}: deployed servers: " + ("none" if found.watch is None else text.one_line(found.watch["text"])))
+
+
+def _print_sizing(client: Client, study: SubmittedStudy) -> int:
+    """Print the servers for a load, and return the exit code."""
+    found = client.summary(study.id)
+    if found["simulated"]:
+        print(text.BANNER)
+    kept = next(part for section in found["sections"] for part in section["parts"] if part["kind"] == "table")
+    columns = tuple(text.Column(each["heading"], each["right"]) for each in kept["columns"])
+    show(FittedTable(text.Grid(columns, kept["rows"], {*kept["faint"]})))
+    print(f"see its report: {client.server}/#/study/{study.id}")
+    return 0 if found["tiles"] else EXIT_SLOS_MISSED
 
 
 def change_tokens(

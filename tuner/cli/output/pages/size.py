@@ -14,28 +14,27 @@ from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
 from tuner.extras import missing
 from tuner.files import write_output
 from tuner.results import text
+from tuner.settings.study import SizeSettings
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
-from tuner.use_cases.size.fleet import Reserve as Reserve
 from tuner.use_cases.size.page import command_of, document, fleets_grid, reserve_line, verdict, why_lines
-from tuner.use_cases.size.sizing import CARDS as CARDS
 from tuner.use_cases.size.sizing import Origin, Sizing, size
-from tuner.use_cases.size.sizing import SizeRequest as SizeRequest
 
 PAGE_FILE, JSON_FILE = "size.html", "size.json"
 
 
-def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -> int:
-    """Predict, measure the cheapest `count` shapes, write page and document, print the answer, return the exit code.
+def run_size(settings: SizeSettings, *, as_json: bool) -> int:
+    """Predict, measure the cheapest shapes, write page and document, print the answer, and return the exit code.
 
     It is that of a failure, too, if nothing could be measured.
     """
+    folder, count = Path(settings.output), settings.confirm
     if folder.exists() and not folder.is_dir():
         raise SettingError("output", str(folder), "this is a file", "give a folder")
     if count:
-        check_machine(request, count)
-    sizing, stop = size(request), threading.Event()
+        check_machine(settings)
+    sizing, stop = size(settings), threading.Event()
     if count:
-        chosen = confirmable(sizing, count)
+        chosen = confirmable(sizing)
         _say(f"predicted in {text.duration(sizing.seconds)}; measuring {', '.join(each.name for each in chosen)}")
         with stop_on_signals() as stop:
             sizing = confirm(sizing, chosen, folder, CapacityProgress(), stop)
@@ -55,13 +54,15 @@ def run_size(request: SizeRequest, count: int, folder: Path, *, as_json: bool) -
 def _write_page(sizing: Sizing, folder: Path) -> None:
     """Write the page; without the library of its figures, say so, because the answer does not need it."""
     try:
-        from tuner.use_cases.size.html import html  # the library of the figures, which is an extra
+        # the library of the figures is an extra
+        from dashboards.report.page import render
+        from tuner.use_cases.size.html import page_of
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
         _say(f"{PAGE_FILE} was not written: {lacking}")
         return
-    write_output(folder / PAGE_FILE, html(sizing))
+    write_output(folder / PAGE_FILE, render(page_of(sizing)))
 
 
 def _print(sizing: Sizing, folder: Path) -> None:

@@ -14,13 +14,16 @@ from tuner.cli.output.parts import new_table, show
 from tuner.results.text import count, number
 from tuner.use_cases.traffic import ImportSettings as ImportSettings
 from tuner.use_cases.traffic import WrittenTraffic, cut_traffic, import_traffic
+from tuner.use_cases.traffic_source import CounterRange as CounterRange
+from tuner.use_cases.traffic_source import traffic_file
 from tuner.workloads.traces.cut import Distances
 from tuner.workloads.traces.summary import TraceSummary
 
 
-def print_import(file: Path, output: Path, settings: ImportSettings, *, as_json: bool) -> None:
+def print_import(source: str, output: Path, settings: ImportSettings, asked: CounterRange, *, as_json: bool) -> None:
     """Import recorded traffic, and print what it is like."""
-    _print(import_traffic(file, output, settings), as_json=as_json)
+    with traffic_file(source, settings.format, asked) as file:
+        _print(import_traffic(file, output, settings), as_json=as_json)
 
 
 def print_cut(file: Path, requests: int, output: Path, cache_tokens: int | None, *, as_json: bool) -> None:

@@ -218,6 +218,7 @@ class WatchedStudy:
             "trial": self._trial,
             "trial_retried": _retried,
             "note": lambda data: [data["text"]],
+            "drift": lambda data: [f"deployed servers: {data['text']}"],
             "requested": lambda data: [f"asked to {data['request']}"],
             "lost": lambda data: [f"the driver was lost: {data.get('reason', 'for an unknown reason')}"],
         }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from dashboards.report.page import Command, Figure, Page, Table
+from dashboards.report.document import document, part_document
 from tuner.errors import SettingError
-from tuner.service.http.access import Known
+from tuner.service.driver.size import PAGE
+from tuner.service.http.access import Known, Readable
 from tuner.service.http.context import Context
 from tuner.service.http.results import Reported, reported
 from tuner.use_cases.report.charts import figures
@@ -42,9 +41,10 @@ def scores(
 
 
 @router.get("/studies/{id}/summary")
-def summary(study: Reported) -> dict[str, Any]:
+def summary(found: Readable, who: Known, context: Context) -> dict[str, Any]:
     """Return the result of a study as the report has it, with its tables: verdict, winner against defaults, flags."""
-    return document(result_page(study))
+    answer = context.service.answer(found.id)
+    return document(result_page(reported(found.id, who, context))) if answer is None else dict(answer[PAGE])
 
 
 @router.get("/studies/{id}/charts")
@@ -56,44 +56,10 @@ def charts(
     if unknown is not None:
         raise SettingError("name", unknown, f"the charts are {', '.join(CAPTIONS)}", "choose some")
     found = {each: next(figures(study, {each: CAPTIONS[each]}, origin_of(study)), None) for each in name}
-    return {each: _part(figure) for each, figure in found.items() if figure is not None}
+    return {each: part_document(figure) for each, figure in found.items() if figure is not None}
 
 
 @router.get("/comparison")
 def comparison(study: Compared, who: Known, context: Context) -> dict[str, Any]:
     """Return studies side by side, as the report of several has them."""
     return document(page_of_several([reported(each, who, context) for each in dict.fromkeys(study)]))
-
-
-def document(page: Page) -> dict[str, Any]:
-    """Return a page of a report as JSON."""
-    return {
-        "title": page.title,
-        "subtitle": page.subtitle,
-        "verdict": page.verdict,
-        "simulated": page.simulated,
-        "tiles": [asdict(tile) for tile in page.tiles],
-        "sections": [
-            {"title": section.title, "source": section.source, "parts": [_part(each) for each in section.parts]}
-            for section in page.sections
-        ],
-    }
-
-
-def _part(part: Figure | Table | Command | str) -> dict[str, Any]:
-    """Return a part of a section."""
-    if isinstance(part, str):
-        return {"kind": "text", "text": part}
-    if isinstance(part, Command):
-        return {"kind": "command", "title": part.title, "text": part.text}
-    if isinstance(part, Figure):
-        note = f"{part.note} {part.source}".strip()
-        return {"kind": "figure", "title": part.title, "note": note, "figure": json.loads(part.figure.to_json())}
-    return {
-        "kind": "table",
-        "title": part.title,
-        "note": part.note,
-        "columns": [{"heading": each.heading, "right": each.right} for each in part.table.columns],
-        "rows": [list(row) for row in part.table.rows],
-        "faint": sorted(part.table.faint),
-    }

@@ -29,7 +29,7 @@ from tuner.service.http.problems import Problem
 from tuner.service.http.studies import kind_of, read_asked
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.declared import settings_of
-from tuner.settings.study import StudySettings, WorkloadSettings
+from tuner.settings.study import SizeSettings, StudySettings, WorkloadSettings
 from tuner.use_cases.preview import preset_document, preview, preview_document, shown_metrics, simulation_document
 from tuner.use_cases.report.page import CAPTIONS
 from tuner.use_cases.simulate import Simulation, simulate
@@ -79,7 +79,7 @@ def presets(who: Known) -> list[dict[str, Any]]:
 
 @router.get("/catalogue")
 def catalogue(who: Known, context: Context) -> dict[str, Any]:
-    """Return what can be chosen: settings, devices and webhooks, cards and models to simulate, metrics, charts."""
+    """Return what can be chosen: settings, devices, webhooks, cards and models to simulate, metrics, charts, drift."""
     cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
     measured = {**METRICS, **registered()}
     return {
@@ -93,6 +93,7 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
         "charts": list(CAPTIONS),
         "formats": list(names()),
         "webhooks": sorted(context.webhooks.by_name),
+        "watches": bool(context.deployed.allowed),
         "settings": [{**each, "predicted": each["name"] in PREDICTED} for each in described()],
     }
 
@@ -101,7 +102,9 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
 def preview_study(body: NewStudy, who: User, context: Context) -> dict[str, Any]:
     """Return what a study would search, what is ruled out and why, and its predicted defaults."""
     with _asked(body.settings, who, context, body.id) as settings:
-        kind = kind_of(body, settings.engine, context)
+        if isinstance(settings, SizeSettings):
+            raise SettingError("size", True, "a preview is of a study that tunes", "submit it; it takes a minute")
+        kind = kind_of(body, settings, context)
         with _turn():
             return {"kind": kind, **preview_document(preview(settings, None if kind == SIMULATED else kind))}
 

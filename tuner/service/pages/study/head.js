@@ -1,7 +1,7 @@
 // The head of a study: state, progress, and what can be done with it.
 
-import { get, ofStudy, patch, post, remove } from "../api.js";
-import { ask, button, el, fill, select } from "../dom.js";
+import { get, ofStudy, patch, post, put, remove } from "../api.js";
+import { ask, button, el, field, fill, select, show } from "../dom.js";
 import { duration, number, score, secondsBetween, time } from "../format.js";
 import { attempt, say } from "../messages.js";
 import { current } from "../session.js";
@@ -18,7 +18,7 @@ export function head(live, signal) {
     const { study } = live;
     drawState(state, live);
     drawFacts(facts, live);
-    const now = JSON.stringify([study.state, study.shared, study.priority, live.trials.size > 0]);
+    const now = JSON.stringify([study.state, study.shared, study.priority, study.watch === null, live.trials.size > 0]);
     if (now === drawn) return; // a button that is drawn anew would lose the focus
     drawn = now;
     fill(verbs, verbsOf(live));
@@ -43,23 +43,29 @@ function drawFacts(place, live) {
   const planned = live.opened?.trials ?? study.settings?.trials ?? 60;
   const best = live.searched.reduce((most, each) => (each.state === "ok" && each.score > (most ?? -Infinity) ? each.score : most), null);
   const facts = [
-    ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}`]],
-    ["best of the search", score(best)],
+    ...(live.sized ? [["finds", "servers for a load"]] : [
+      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}`]],
+      ["best of the search", score(best)],
+      ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")]]),
     ["owner", study.owner + (study.shared ? ", shared" : "")],
     ["devices", study.granted.join(", ") || `asks for ${study.gpus} × ${study.kind}`],
     ["priority", String(study.priority)],
     ["submitted", time(study.created_at)],
     ["runs for", duration(secondsBetween(study.started_at, study.ended_at))],
     ["device time", duration(study.gpu_seconds)],
-    ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")],
   ];
+  if (study.watch) facts.push(["deployed servers", el("span", { class: study.watch.problem || Object.keys(study.watch.drifted ?? {}).length ? "warn" : null }, study.watch.text)]);
   fill(place, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+function mayChange({ study }) {
+  const who = current();
+  return who.role !== "viewer" && (who.role === "admin" || who.owner === study.owner);
 }
 
 function verbsOf(live) {
   const { study } = live;
-  const who = current();
-  if (who.role === "viewer" || !(who.role === "admin" || who.owner === study.owner)) return [];
+  if (!mayChange(live)) return [];
   const verb = (name, after, question = null) => button(name, async () => {
     if (question !== null && !await ask(question, name)) return;
     await attempt(async () => {
@@ -75,6 +81,7 @@ function verbsOf(live) {
     (open || study.state === "STOPPING") && verb("cancel", "It ends at once.", `End ${live.id} at once, without a conclusion? Its finished trials stay.`),
     RESUMABLE.includes(study.state) && verb("resume", "It is queued again."),
     live.ended && button("delete", () => erase(live), { class: "danger" }),
+    study.watch && button("stop watching servers", () => watch(live, null)),
     button(study.shared ? "stop sharing" : "share", () => change(live, { shared: !study.shared })),
     study.state === "QUEUED" && button("sooner", () => change(live, { priority: Math.min(study.priority + 1, 100) })),
     study.state === "QUEUED" && button("later", () => change(live, { priority: Math.max(study.priority - 1, -100) })),
@@ -89,18 +96,40 @@ async function change(live, body) {
   });
 }
 
+async function watch(live, urls) {
+  await attempt(async () => {
+    const path = ofStudy(live.id, "/watch");
+    live.study = await (urls === null ? remove(path) : put(path, { urls }));
+    live.changed();
+    say(urls === null ? "Its servers are read no more." : "Its servers are read from now on.");
+  });
+}
+
+function askForServers(live) {
+  const urls = el("textarea", { name: "urls", rows: "3", placeholder: "http://10.0.0.7:8000" });
+  show("Watch deployed servers", el("p", {}, "The service reads /metrics of servers that its operator allows, and says when their traffic is no longer that of the study."),
+    field("Addresses", urls, "One a line."),
+    el("div", { class: "buttons" }, button("watch them", (event) => {
+      event.target.closest("dialog").close();
+      watch(live, urls.value.split("\n").map((line) => line.trim()).filter(Boolean));
+    }, { class: "primary" })));
+}
+
 async function erase(live) {
   if (!await ask(`Delete ${live.id} with all its trials and files?`, "delete")) return;
   if (await attempt(() => remove(ofStudy(live.id)))) location.hash = "#/studies";
 }
 
 async function filesOf(live) {
+  const report = el("a", { class: "button", href: ofStudy(live.id, "/report"), target: "_blank", rel: "noopener" }, "report");
+  if (live.sized) return live.answered ? report : [];
   if (!live.trials.size) return [];
-  const { formats } = await get("/v1/catalogue");
+  const { formats, watches } = await get("/v1/catalogue");
   const format = select("format", formats, "script", { "aria-label": "Format of the export" });
   return [
-    el("a", { class: "button", href: ofStudy(live.id, "/report"), target: "_blank", rel: "noopener" }, "report"),
+    report,
     format, button("export", () => attempt(() => download(live.id, format.value)), { title: "of the winner" }),
     el("a", { class: "button", href: `#/compare?study=${encodeURIComponent(live.id)}` }, "compare with …"),
+    watches && live.ended && mayChange(live) && !live.study.watch && button("watch servers", () => askForServers(live)),
   ];
 }

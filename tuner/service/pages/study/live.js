@@ -4,7 +4,7 @@ import { get, ofStudy } from "../api.js";
 import { ACTIVE, ENDED } from "../states.js";
 
 const KINDS = ["queued", "started", "opened", "stage", "trial_started", "trial", "trial_retried", "note", "workers",
-  "requested", "priority", "concluding", "measured", "done", "stopped", "cancelled", "failed", "lost"];
+  "requested", "priority", "watched", "drift", "concluding", "measured", "done", "stopped", "cancelled", "failed", "lost"];
 const AGAIN_MS = 3000;
 const DRAW_MS = 250;
 const METRICS_MS = 5000;
@@ -47,6 +47,17 @@ export class Live extends EventTarget {
 
   get active() {
     return ACTIVE.includes(this.study.state);
+  }
+
+  /** Whether the study finds servers for a load: it has an answer and no trials. */
+  get sized() {
+    return this.study.settings?.size === true;
+  }
+
+  /** Whether it has a result to show. */
+  get answered() {
+    if (this.sized) return this.study.state === "DONE" || this.study.state === "STOPPED";
+    return this.ended && this.searched.some((each) => each.ended_at);
   }
 
   /** The trials of the search, by their number. */
@@ -103,7 +114,7 @@ export class Live extends EventTarget {
     if (kind === "opened") this.opened = data;
     else if (kind === "stage") this.stage = data;
     else if (kind === "workers") this.workers = data.workers;
-    else if (kind === "note") this.note(data.at, data.text);
+    else if (kind === "note" || kind === "drift") this.note(data.at, data.text);
     else if (kind === "trial_retried") this.note(data.at, `trial #${data.number} runs again after ${data.kind}: ${data.message}`);
     else if (kind === "trial_started") this.begin(data);
     else if (kind === "trial") this.end(data);
@@ -150,7 +161,7 @@ export class Live extends EventTarget {
   /** Read the submission again from time to time: what it waits for and what it has used are not events. */
   poll() {
     this.later("poll", WAITING_MS, async () => {
-      if (!this.ended && !document.hidden) await this.readStudy();
+      if ((!this.ended || this.study.watch) && !document.hidden) await this.readStudy();
       this.poll();
     });
   }

@@ -14,7 +14,7 @@ export async function show(root, live, signal) {
   const progress = progressOf(live, signal);
   const failed = el("section", { "aria-label": "Failures" });
   const notes = el("section", { "aria-label": "Messages" });
-  root.append(now, result, progress.node, failed, notes);
+  root.append(now, result, ...(live.sized ? [] : [progress.node]), failed, notes);
 
   const draw = () => {
     drawNow(now, live);
@@ -23,7 +23,7 @@ export async function show(root, live, signal) {
     drawNotes(notes, live);
   };
   const conclude = async () => {
-    if (!live.ended || !live.searched.some((each) => each.ended_at)) return void fill(result);
+    if (!live.answered) return void fill(result);
     const page = await get(ofStudy(live.id, "/summary"), signal);
     if (!signal.aborted) fill(result, parts(page, signal));
   };
@@ -35,6 +35,7 @@ export async function show(root, live, signal) {
 
 function drawNow(place, live) {
   if (!live.active) return void fill(place);
+  if (live.sized) return void fill(place, el("h2", {}, "Now"), el("p", {}, live.notes.at(-1)?.text ?? "It starts."));
   const { stage } = live;
   const running = [...live.trials.values()].filter((each) => each.running);
   const plan = stage === null ? "It starts." : `Stage: ${stage.stage}`

@@ -12,6 +12,8 @@ const PARTS = {
   settings: ["Settings", () => import("../study/settings.js")],
 };
 
+const OF_TRIALS = ["trials", "charts"];
+
 export async function show(root, asked, signal) {
   const id = asked.parts[0] ?? "";
   document.title = `${id} – tuner`;
@@ -24,7 +26,7 @@ export async function show(root, asked, signal) {
 
   const update = async ({ parts }) => {
     const name = parts[1] in PARTS ? parts[1] : "overview";
-    fill(nav, Object.entries(PARTS).map(([each, [label]]) => el("a", {
+    fill(nav, Object.entries(PARTS).filter(([each]) => !live.sized || !OF_TRIALS.includes(each)).map(([each, [label]]) => el("a", {
       href: `#/study/${encodeURIComponent(id)}/${each}`, "aria-current": each === name ? "page" : null,
     }, label)));
     leave?.abort();

@@ -105,7 +105,8 @@ function bodyOf(form) {
     }
   }
   const settings = { ...settingsOf(form), ...other };
-  if (kind.value === SIMULATED) settings.engine = SIMULATED;
+  if (settings.size) delete settings.engine; // what is measured decides
+  else if (kind.value === SIMULATED) settings.engine = SIMULATED;
   else for (const name of ["gpu", "vllm_version"]) delete settings[name];
   const webhook = form.elements.namedItem("webhook")?.value;
   return { ...(id.value ? { id: id.value } : {}), ...(webhook ? { webhook } : {}), settings, kind: kind.value, gpus: Number(gpus.value), priority: Number(priority.value), shared: shared.checked };
