@@ -83,7 +83,10 @@ def _install(folder: Path, say: Callable[[str], None]) -> None:
     _run([*pip, "--no-deps", _VLLM], f"{_VLLM} was not installed")
     several = [uv, "pip", "install", "--quiet", "--python", python] if uv else pip
     _run([*several, *_dependencies(folder), "-c", os.fspath(_CONSTRAINTS)], "vLLM's dependencies were not installed")
-    _run([*pip, "--no-deps", _SUFFIX_DECODING], f"{_SUFFIX_DECODING} was not installed")
+    _run(
+        [*pip, "--no-deps", _SUFFIX_DECODING],
+        f"{_SUFFIX_DECODING} was not installed, for which a C++ compiler is needed",
+    )
     _name_the_distribution(folder)
     say("the first start of vLLM")
 

@@ -93,8 +93,8 @@ def test_what_pip_says_ends_the_command_in_one_line(
     printed = run_here(tmp_path, "install-vllm", "--cpu")
     assert (printed.code, printed.out) == (1, "")
     assert printed.err.splitlines()[-1] == (
-        "tuner: arctic-inference==0.1.1 was not installed (ERROR: No matching distribution found for "
-        "arctic-inference==0.1.1); repair that, then run the same command again"
+        "tuner: arctic-inference==0.1.1, which needs a C++ compiler, was not installed (ERROR: No matching distribution "
+        "found for arctic-inference==0.1.1); repair that, then run the same command again"
     )
     assert "vllm --version" not in log.read_text()
     again = run_here(tmp_path, "install-vllm", "--cpu")
