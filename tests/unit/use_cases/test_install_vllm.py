@@ -92,10 +92,10 @@ def test_what_pip_says_ends_the_command_in_one_line(
     log = programs(folder, tmp_path, monkeypatch, broken="arctic-inference")
     printed = run_here(tmp_path, "install-vllm", "--cpu")
     assert (printed.code, printed.out) == (1, "")
-    assert printed.err.splitlines()[-1] == (
-        "tuner: arctic-inference==0.1.1, which needs a C++ compiler, was not installed (ERROR: No matching distribution "
-        "found for arctic-inference==0.1.1); repair that, then run the same command again"
-    )
+    suffix = "arctic-inference==0.1.1"
+    reason = f"ERROR: No matching distribution found for {suffix}"
+    said = f"{suffix}, which needs a C++ compiler, was not installed ({reason}); repair that, then run the same command"
+    assert printed.err.splitlines()[-1] == f"tuner: {said} again"
     assert "vllm --version" not in log.read_text()
     again = run_here(tmp_path, "install-vllm", "--cpu")
     assert (again.code, log.read_text().count("uv venv")) == (1, 2)
