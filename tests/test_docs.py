@@ -3,6 +3,7 @@
 `tests/cli/test_pages.py` runs what README, quickstart and glossary show.
 """
 
+import html
 import re
 import shlex
 from collections.abc import Iterator
@@ -193,6 +194,15 @@ def test_a_report_is_dated_and_every_table_of_it_has_a_caption() -> None:
             if block.startswith("|"):
                 around = [blocks[number - 1], *blocks[number + 1 : number + 2]]
                 assert any(re.match(r"\*[^*]", other) for other in around), f"{page.name}: {block[:80]}"
+
+
+def test_the_recording_shows_the_verdict_of_the_readme() -> None:
+    drawn = html.unescape((ROOT / "docs" / "images" / "first-study.svg").read_text(encoding="utf-8"))
+    (first, *_) = [step for step in steps_of(ROOT / "README.md") if step.shown]
+    assert first.line.split("run ")[1] in drawn.replace("\xa0", " ")
+    _, verdict, _, _, throughput, *_ = first.shown
+    for line in (verdict, throughput):
+        assert line in drawn.replace("\xa0", " ")
 
 
 def test_ci_installs_uv_as_the_readme_says() -> None:

@@ -24,7 +24,7 @@ from tests.fakes import install_fake_vllm
 from tests.faults.command import Command, Study, described
 from tests.mlflow_server import MlflowServer, mlflow_server
 from tests.postgres import PostgresServer
-from tests.real.tiny_model import make_model
+from tuner.use_cases.tiny_model import make_model
 
 TRIALS = 14
 ROUNDS = 2

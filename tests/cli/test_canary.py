@@ -8,12 +8,12 @@ import pytest
 
 from tests.cli.command import refused, run_here
 from tests.fakes.raw_server import answering
-from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
 from tests.unit.use_cases.test_canary import Virtual
 from tuner.errors import SettingError
 from tuner.use_cases import canary
 from tuner.use_cases import load as load_run
+from tuner.use_cases.tiny_model import make_tokenizer
 
 TRAFFIC = """
 arrivals: {process: constant, rate: 100}

@@ -22,7 +22,6 @@ from tests.cli.command import refused, run_here
 from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
 from tests.fakes.raw_server import answering
-from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
 from tuner.engines.server.prompts.prompts import make_prompts
 from tuner.engines.server.token_prompts import find_tokenizer
@@ -32,6 +31,7 @@ from tuner.loadgen.result import read_records
 from tuner.processes.ports import port_answers
 from tuner.use_cases import load as load_run
 from tuner.use_cases import optimize as optimize_run
+from tuner.use_cases.tiny_model import make_tokenizer
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 

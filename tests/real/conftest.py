@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.real.studies import EAGER, SERVER, optimize
-from tests.real.tiny_model import make_model
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine
+from tuner.use_cases.tiny_model import make_model
 
 SLOS = ("--slo", "p99_tpot_ms<1000", "--slo", "p99_ttft_ms<60000", "--slo", "success_rate>=1")
 """A busy machine meets them, too."""

@@ -41,7 +41,11 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
     context = {"allow_extra_args": passes_flags, "ignore_unknown_options": False}
     for command in commands:
         add = app.command(
-            command.__name__, cls=HelpCommand, rich_help_panel=panel, options_metavar=usage, context_settings=context
+            command.__name__.replace("_", "-"),
+            cls=HelpCommand,
+            rich_help_panel=panel,
+            options_metavar=usage,
+            context_settings=context,
         )
         add(with_help_all(command))
 
@@ -64,7 +68,7 @@ _add("Service", service.serve)
 _add("Service", service.submit, passes_flags=True)
 _add("Service", service.watch, service.status, service.logs, service.mcp)
 _add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
-_add("Setup", setup.presets, setup.space, setup.doctor, setup.kernels)
+_add("Setup", setup.presets, setup.space, setup.doctor, setup.install_vllm, setup.kernels)
 
 
 def _print_version(asked: bool) -> None:

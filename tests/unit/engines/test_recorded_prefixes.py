@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import pytest
 
-from tests.real.tiny_model import make_tokenizer
 from tests.unit.engines.simulator.helpers import server
 from tests.unit.workloads.traces import samples
 from tuner.engines.server.token_prompts import LibraryTools, TokenTools, find_tokenizer
@@ -17,6 +16,7 @@ from tuner.loadgen.plan import PlannedRequest
 from tuner.processes.records import ProcessRecords
 from tuner.scoring.goals import Goals
 from tuner.study.specification.resolve_workload import facts_of_load
+from tuner.use_cases.tiny_model import make_tokenizer
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Closed, Traffic, load_traffic
 

@@ -22,7 +22,6 @@ from records.measured import measured
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from tests.ended_with import living
 from tests.fakes import install_fake_vllm
-from tests.real.tiny_model import make_tokenizer
 from tests.unit.processes.started import until
 from tuner.export import references as recorded
 from tuner.export.deployment import Argument, arguments_of
@@ -34,6 +33,7 @@ from tuner.export.verification import carry_traffic, verification
 from tuner.scoring.goals import parse_slo
 from tuner.specs import ModelRef
 from tuner.testing.exporter import a_script, deployment
+from tuner.use_cases.tiny_model import make_tokenizer
 from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic, load_traffic
 

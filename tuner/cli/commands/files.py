@@ -60,6 +60,9 @@ def report(
         Path | None,
         option(None, "FILE", "File to write.", "--output", "-o", shown="report.html, or NAME-bundle.zip"),
     ] = None,
+    check: Annotated[
+        Path | None, option(None, "BUNDLE", "Check a bundle for the gallery instead.", shown="none")
+    ] = None,
     storage: Storage = None,
     server: ServerInstead = None,
     insecure: Insecure = False,
@@ -71,6 +74,9 @@ def report(
     lists what is in it; `--leave-out failures.txt --leave-out argv` strikes what you do not pass on.
     """
     refuse_both(server, storage)
+    if check is not None:
+        pages.report.print_check(check)
+        return
     if leave_out and not bundle:
         raise UserError("--leave-out strikes parts of a bundle; add --bundle")
     if server is not None and bundle:

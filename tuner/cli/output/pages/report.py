@@ -8,6 +8,7 @@ from pathlib import Path
 from tuner.cli.from_server import open_client
 from tuner.owner import free_path
 from tuner.use_cases.bundle import write_bundle
+from tuner.use_cases.bundle_check import check_bundle
 from tuner.use_cases.files import latest
 from tuner.use_cases.report.page import report
 
@@ -22,6 +23,11 @@ def print_bundle(studies: list[str], output: Path | None, storage: str | None, l
     written = write_bundle(studies, output, os.environ, storage, leave_out)
     print(*(f"  {line}" for line in written.manifest), sep="\n")
     print(f"wrote {written.path}; look through it, then attach it, or strike parts with --leave-out NAME")
+
+
+def print_check(bundle: Path) -> None:
+    """Print what a bundle says; see `check_bundle`."""
+    print(*check_bundle(bundle), f"{bundle} is complete", sep="\n")
 
 
 def print_server_report(names: list[str], output: Path | None, server: str, *, insecure: bool) -> None:

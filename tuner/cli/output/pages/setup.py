@@ -1,10 +1,12 @@
-"""The pages of `tuner presets`, `tuner space` and `tuner doctor`."""
+"""The pages of `tuner presets`, `tuner space`, `tuner doctor` and `tuner install-vllm`."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -14,13 +16,15 @@ from search_spaces import ResolvedSpace
 from tuner.cli.options import option_of
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.engines.kind import EngineKind
-from tuner.errors import EXIT_OURS, spelled
+from tuner.errors import EXIT_OURS, SettingError, spelled
 from tuner.use_cases.devices import NodeReport, check_cluster
 from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
+from tuner.use_cases.install_vllm import install_cpu_vllm
 from tuner.use_cases.kernels import tune_kernels, untuned_files
 from tuner.use_cases.preview import SpaceChoice as SpaceChoice
 from tuner.use_cases.preview import preset_document, slos_of, space_document, space_on_card
 from tuner.use_cases.stored import read_study
+from tuner.use_cases.tiny_model import make_model
 from tuner.workloads.presets import load_preset, preset_names
 
 
@@ -75,6 +79,21 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
         show("", Text(title, style="bold"), labelled(tried), width=140)
     if named:
         show("", Text("named configurations, for --enqueue", style="bold"), labelled([*named.items()]), width=140)
+
+
+def install(folder: Path, tiny_model: Path | None, *, cpu: bool) -> None:
+    """Install vLLM for the CPU, and print its path; all other lines go to stderr.
+
+    Raises:
+        SettingError: without `cpu`, because vLLM for GPUs needs no help of ours.
+    """
+    if not cpu:
+        rule = "only the build for CPUs is installed here"
+        raise SettingError("cpu", None, rule, "add {cpu}; for a GPU, `pip install vllm` in an environment of its own")
+    if tiny_model is not None:
+        print(f"made a model without weights in {make_model(tiny_model)}", file=sys.stderr)
+    executable = install_cpu_vllm(folder, lambda step: print(f"installing: {step}", file=sys.stderr, flush=True))
+    print(executable)
 
 
 def tune(study: str | None, vllm: str | None, storage: str | None) -> None:
