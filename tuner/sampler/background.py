@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from optuna.study import StudyDirection
@@ -22,8 +22,7 @@ FIRST_NICENESS, LATER_NICENESS = 19, 0
 """Niceness of the first run and of later runs of the thread.
 
 The first run takes half a minute beside a benchmark, which it must not disturb. Later runs take a second or two while a
-server starts; the next suggestion waits for the prediction in progress, which would take seconds at niceness 19 on busy
-cores.
+server starts. The next suggestion waits for the prediction in progress, and computes the rest at its own priority.
 """
 
 
@@ -45,6 +44,7 @@ class BackgroundPredictions:
         self._cache, self._space, self._transfer = cache, space, transfer
         self._weights, self._initial = weights, initial
         self._queue: list[Params] = []
+        self._exploring: Iterator[None] | None = None
         self._explored = False
         self._thread: threading.Thread | None = None
         self._stopped, self._abandoned = threading.Event(), threading.Event()
@@ -76,10 +76,7 @@ class BackgroundPredictions:
         self.wait()
 
     def finish(self, directions: Sequence[StudyDirection]) -> None:
-        """Stop the thread after the prediction in progress and compute the rest of the queue in this thread.
-
-        The initial predictions are never interrupted.
-        """
+        """Stop the thread after the prediction in progress and compute the rest in this thread."""
         self._stopped.set()
         self.wait()
         self._stopped.clear()
@@ -88,6 +85,8 @@ class BackgroundPredictions:
     def _run(self, before: threading.Thread | None, niceness: int, directions: Sequence[StudyDirection]) -> None:
         if before is not None:
             before.join()
+        if not self._explored:
+            import_forest()  # whoever waits for the thread would wait for this import at its niceness
         thread = threading.get_native_id()
         # A process that was started with a lower priority may not raise the thread's.
         os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
@@ -96,11 +95,14 @@ class BackgroundPredictions:
     def _compute(self, directions: Sequence[StudyDirection], stopped: Callable[[], bool]) -> None:
         if not self._cache.exists or not self._space.is_known:
             return
+        if self._exploring is None:
+            self._exploring = explore(self._cache, self._space, directions, self._weights, self._initial)
+        for _ in self._exploring:
+            if stopped() or self._abandoned.is_set():
+                return
         if not self._explored:
-            explore(self._cache, self._space, directions, self._weights, self._initial, self._abandoned.is_set)
             self._explored = True
             self._transfer.predict_sources()
-            import_forest()
         while self._queue and not (stopped() or self._abandoned.is_set()):
             self._cache.predict(self._queue.pop(0))
 
@@ -111,17 +113,16 @@ def explore(
     directions: Sequence[StudyDirection],
     weights: Sequence[float] | None,
     count: int,
-    abandoned: Callable[[], bool],
-) -> None:
+) -> Iterator[None]:
     """Predict `count` configurations: a third drawn at random, then neighbours of the best predicted ones.
 
-    The configurations are the same in every run that is not abandoned.
+    It yields after each draw. The configurations are the same in every run.
     """
     rng = np.random.default_rng(0)
     leaders: list[Params] = []
     for _ in range(DRAWS_PER_PREDICTION * count):
         known = len(cache.configurations)
-        if known >= count or abandoned():
+        if known >= count:
             break
         if known >= count // 3 and known % BEST_PREDICTIONS == 0:
             leaders = rank_by_prediction(cache, directions, weights)[:BEST_PREDICTIONS]
@@ -131,3 +132,4 @@ def explore(
             drawn = space.draw(rng)
         if drawn is not None:
             cache.predict(drawn)
+        yield
