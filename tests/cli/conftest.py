@@ -10,7 +10,6 @@ import pytest
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.base import InlineExecutor
-from tuner.sampler import background
 from tuner.study.protocols import MlflowLacks
 from tuner.use_cases import optimize as optimize_run
 
@@ -54,7 +53,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # a loaded machine is warned of
         patch.setenv("HF_HOME", str(folder / "hub"))
         patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
-        patch.setattr(background, "FIRST_NICENESS", 0)  # at 19, a study waits for minutes on a busy machine
         for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
             patch.delenv(name, raising=False)
         yield folder

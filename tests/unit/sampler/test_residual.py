@@ -631,7 +631,7 @@ def test_a_study_computes_predictions_in_the_background_and_reaches_the_optimum(
     assert len(configs) == 14
     assert configs[0] == {}
     assert any(12 <= int(config["max_num_seqs"]) <= 20 for config in configs[1:4])
-    assert sum(in_background) > 100
+    assert any(in_background)  # the rest is computed by whoever waits for it
 
 
 def test_with_one_worker_a_study_repeats_however_long_its_predictions_take(
