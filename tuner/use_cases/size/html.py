@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from dashboards.plots.sizing import cost_against_latency, servers_by_hour
-from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
+from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
 from tuner.results import text
 from tuner.use_cases.size.page import (
     command_of,
@@ -20,6 +20,11 @@ from tuner.use_cases.size.page import (
     why_lines,
 )
 from tuner.use_cases.size.sizing import Origin, Sizing
+
+
+def html(sizing: Sizing) -> str:
+    """Return the page as a file."""
+    return render(page_of(sizing))
 
 
 def page_of(sizing: Sizing) -> Page:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dashboards.report.page import render
 from search_spaces import Price, known_hardware, known_model
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.parameters import parameters_of
@@ -16,7 +15,7 @@ from tuner.settings.study import SizeSettings
 from tuner.specs import ModelRef
 from tuner.use_cases.size.demand import Demand
 from tuner.use_cases.size.fleet import Reserve, fleet_of
-from tuner.use_cases.size.html import page_of
+from tuner.use_cases.size.html import html
 from tuner.use_cases.size.page import document, fleets_grid, memory_lines, verdict, why_lines
 from tuner.use_cases.size.predict import Asked, Prediction
 from tuner.use_cases.size.rate import HeldRate, Run
@@ -97,8 +96,8 @@ def test_every_number_says_where_it_comes_from() -> None:
     assert "corrected: predicted rates times 0.900, the measured rates relative to their predictions" in why_lines(
         mixed
     )
-    assert "Simulated, not measured" in render(page_of(SIZING))
-    assert "Simulated, not measured" not in render(page_of(mixed))
+    assert "Simulated, not measured" in html(SIZING)
+    assert "Simulated, not measured" not in html(mixed)
 
 
 def test_the_document_is_plain_json_with_the_flags() -> None:
@@ -113,4 +112,4 @@ def test_a_card_without_a_price_has_no_cost_and_comes_after_those_with_one() -> 
     found = sizing(shape("h100", ONE_GPU, 60.0, None, 50.0), shape("l4", TWO, 10.0, 0.5, 200.0))
     assert [each.name for each in found.shapes] == ["l4 tensor parallel 2", "h100 one GPU"]
     assert "no list price of h100 is known, so its cost is not either" in why_lines(found)
-    assert render(page_of(sizing(shape("h100", ONE_GPU, 60.0, None, 50.0))))
+    assert html(sizing(shape("h100", ONE_GPU, 60.0, None, 50.0)))

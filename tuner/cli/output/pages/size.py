@@ -54,15 +54,13 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
 def _write_page(sizing: Sizing, folder: Path) -> None:
     """Write the page; without the library of its figures, say so, because the answer does not need it."""
     try:
-        # the library of the figures is an extra
-        from dashboards.report.page import render
-        from tuner.use_cases.size.html import page_of
+        from tuner.use_cases.size.html import html  # the library of the figures, which is an extra
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
         _say(f"{PAGE_FILE} was not written: {lacking}")
         return
-    write_output(folder / PAGE_FILE, render(page_of(sizing)))
+    write_output(folder / PAGE_FILE, html(sizing))
 
 
 def _print(sizing: Sizing, folder: Path) -> None:
