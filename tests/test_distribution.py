@@ -135,7 +135,7 @@ def test_the_installed_wheel_is_light_and_says_what_it_lacks(programs: Path, tmp
     for words, module, extra in (
         (["optimize", "--trials", "2", "--plain"], "plotly", "report"),
         (["report"], "jinja2", "report"),
-        (["serve", "--port", "0"], "jinja2", "report"),
+        (["serve", "--port", "0"], "plotly", "report"),
         (["ui"], "flask_wtf", "ui"),
     ):
         line: list[str | Path] = [programs / "tuner", *words]
