@@ -199,7 +199,7 @@ def test_a_report_is_dated_and_every_table_of_it_has_a_caption() -> None:
 def test_the_recording_shows_the_verdict_of_the_readme() -> None:
     drawn = html.unescape((ROOT / "docs" / "images" / "first-study.svg").read_text(encoding="utf-8"))
     (first, *_) = [step for step in steps_of(ROOT / "README.md") if step.shown]
-    assert first.line.split("run ")[1] in drawn.replace("\xa0", " ")
+    assert first.line[first.line.index("tuner ") :] in drawn.replace("\xa0", " ")
     _, verdict, _, _, throughput, *_ = first.shown
     for line in (verdict, throughput):
         assert line in drawn.replace("\xa0", " ")
