@@ -114,4 +114,4 @@ def test_without_the_package_it_says_how_to_install_it(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     printed = run_here(tmp_path, "mcp")
     assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert "pip install 'mcp>=2.3'" in printed.err
+    assert "pip install 'llm-serving-tuner[mcp]'" in printed.err
