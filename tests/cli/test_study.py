@@ -377,7 +377,7 @@ HEAVY = (
 PROBE = """
 import contextlib, io, sys
 from tuner.cli.main import app, main
-names = [command.callback.__name__ for command in app.registered_commands]
+names = [command.name for command in app.registered_commands]
 for words in [], *([name] for name in names):
     sys.argv = ["tuner", *words, "--help"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):

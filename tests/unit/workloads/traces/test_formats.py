@@ -259,7 +259,9 @@ def test_a_wrong_table_is_refused(tmp_path: Path, content: str | bytes, rule: st
 
 def test_a_format_may_be_named(tmp_path: Path) -> None:
     assert read(tmp_path, samples.BAILIAN, "table", unit="s", block_tokens=16).title == "CSV or JSONL"
-    with pytest.raises(SettingError, match="the formats are requests, dynamo, otlp, sharegpt, vllm-log, azure"):
+    with pytest.raises(
+        SettingError, match="the formats are requests, dynamo, otlp, sharegpt, vllm-log, prometheus, azure"
+    ):
         read(tmp_path, samples.BAILIAN, "baliian")
 
 

@@ -84,10 +84,11 @@ def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
     """Return the statuses of an operation's problems."""
     named = "{" in path
     places = [each["in"] for each in operation.get("parameters", ())]
+    signs_in = path == "/v1/sign-in"
     asks = {
         401: _needs_token(path, method) or "requestBody" in operation,
-        403: _needs_token(path, method),
-        404: named or "study" in {each["name"] for each in operation.get("parameters", ())},
+        403: _needs_token(path, method) or (signs_in and method == "post"),
+        404: named or signs_in or "study" in {each["name"] for each in operation.get("parameters", ())},
         409: method != "get" and path.startswith("/v1/"),
         413: True,
         422: bool(places) or "requestBody" in operation or named,

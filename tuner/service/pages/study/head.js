@@ -106,7 +106,7 @@ async function watch(live, urls) {
 }
 
 function askForServers(live) {
-  const urls = el("textarea", { name: "urls", rows: "3", placeholder: "http://10.0.0.7:8000" });
+  const urls = el("textarea", { name: "urls", rows: "3", placeholder: "their addresses, one a line" });
   show("Watch deployed servers", el("p", {}, "The service reads /metrics of servers that its operator allows, and says when their traffic is no longer that of the study."),
     field("Addresses", urls, "One a line."),
     el("div", { class: "buttons" }, button("watch them", (event) => {
