@@ -40,7 +40,7 @@ ratio proves nothing.*
 
 _END = """
 - **Intervals** are computed [as the tuner does today](design/measurement.md#confidence), from the scores of the rounds
-  in [reports/data](reports/data). Each score has the objectives of its study, which the report names.
+  in `docs/reports/data`. Each score has the objectives of its study, which the report names.
 - **Only prose** is left of [a study of experts](reports/2026-11-28-h200-study.md) on two H200s, which ended before its
   finals. Other reports measure grids, costs or faults, and have no winner.
 - **Nobody has covered** A100, L40S, L4, A10 and T4. [Send a study](../CONTRIBUTING.md#send-figures).
