@@ -29,6 +29,7 @@ def copy(tmp_path: Path) -> Path:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     environment["TUNER_HOME"] = str(folder.parent / "home")
+    environment.pop("TUNER_VLLM", None)  # with a vLLM, a study measures
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
 
 
