@@ -364,8 +364,8 @@ class CommandLine:
         return bool(self.flags["load_format"] == "dummy")
 
     def _speculation(self) -> Speculation | None:
-        given, site = self.flags["speculative_config"], (self.shape, self.card, self.version, self.packages)
-        return find_speculation(given, *site, find_shape, self._has_random_weights)
+        given, random_weights = self.flags["speculative_config"], self._has_random_weights
+        return find_speculation(given, self.shape, self.card, self.version, self.packages, find_shape, random_weights)
 
     def _graphs(self, backend: str, seqs: int, tokens: int, drafts: int) -> CudaGraphs:
         """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
