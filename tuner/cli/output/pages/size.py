@@ -52,9 +52,9 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
 
 
 def _write_page(sizing: Sizing, folder: Path) -> None:
-    """Write the page; without the library of its figures, say so, because the answer does not need it."""
+    """Write the page, or say that the library of its figures is missing: the answer does not need it."""
     try:
-        from tuner.use_cases.size.html import html  # the library of the figures, which is an extra
+        from tuner.use_cases.size.html import html  # needs the extra `report`
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
