@@ -23,9 +23,10 @@ PAGE_FILE, JSON_FILE = "size.html", "size.json"
 
 
 def run_size(settings: SizeSettings, *, as_json: bool) -> int:
-    """Predict, measure the cheapest shapes, write page and document, print the answer, and return the exit code.
+    """Predict, measure the cheapest shapes, write page and document, and print the answer.
 
-    It is that of a failure, too, if nothing could be measured.
+    Returns:
+        the exit code; that of a failure if no fleet was found, or none of the chosen shapes could be measured.
     """
     folder, count = Path(settings.output), settings.confirm
     if folder.exists() and not folder.is_dir():
