@@ -41,9 +41,9 @@ ratio proves nothing.*
 _END = """
 - **Intervals** are computed [as the tuner does today](design/measurement.md#confidence), from the scores of the rounds
   in `docs/reports/data`. Each score has the objectives of its study, which the report names.
-- **Only prose** is left of [a study of experts](reports/2026-11-28-h200-study.md) on two H200s, which ended before its
-  finals. Other reports measure grids, costs or faults, and have no winner.
-- **Nobody has covered** A100, L40S, L4, A10 and T4. [Send a study](../CONTRIBUTING.md#send-figures).
+- **No rounds** were measured in [a study of experts](reports/2026-11-28-h200-study.md) on two H200s, which ended before
+  its finals. Other reports measure grids, costs or faults, and have no winner.
+- **No study** is on an A100, L40S, L4, A10 or T4. [Send a study](../CONTRIBUTING.md#send-figures).
 
 *Made by `python -m benchmarks.gallery`.*
 """

@@ -1,4 +1,4 @@
-"""Tables as compressed JSON, one row a line: `*.jsonl.gz`, which pandas, jq and `zcat` read without a library."""
+"""Tables as compressed JSON, one row a line: `*.jsonl.gz`, which `zcat` and pandas read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs: a list of the reports, the files that pages link to, and `llms.txt`.
+"""Generate what docs lacks for the site: a list of the reports, the files that pages link to, and `llms.txt`.
 
 MkDocs calls these functions (`hooks` of mkdocs.yml).
 """
@@ -39,7 +39,7 @@ def _title(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to files outside docs, which a checkout has, reach copies; those to folders become plain text."""
+    """Copy files outside docs that the page links to, and link to the copies; make links to folders plain text."""
     here = posixpath.dirname(page.file.src_uri)
 
     def linked(match: re.Match[str]) -> str:
@@ -62,8 +62,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Remember each page's title and first sentence for `llms.txt`."""
-    first = next((line for line in re.findall(r"<p>(.*?)</p>", html, re.DOTALL)), "")
-    sentence = re.split(r"(?<=[.:])\s", re.sub(r"<[^>]+>|\n", " ", first).strip())[0]
+    first = re.search(r"<p>(.*?)</p>", html, re.DOTALL)
+    sentence = re.split(r"(?<=[.:])\s", re.sub(r"<[^>]+>|\n", " ", first[1] if first else "").strip())[0]
     _titles[page.file.src_uri] = (str(page.title), " ".join(sentence.split()))
     return html
 
@@ -75,7 +75,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write `llms.txt`: the navigation as a list of links with a sentence each, for programs that read."""
+    """Write `llms.txt`: the navigation as a list of links with a sentence each, for language models."""
     nav: Any = config.extra["nav"]
     lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
     for item in nav.items:

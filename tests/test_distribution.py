@@ -128,6 +128,12 @@ def test_wheel_and_sdist_have_the_packages_and_no_more(built: Path, wheel: Path,
     assert contents(tmp_path / wheel.name) == contents(wheel)
 
 
+def test_the_quickstart_lists_every_extra() -> None:
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    table = text[text.index("| extra |") : text.index("*The extras.")]
+    assert set(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == set(PROJECT["project"]["optional-dependencies"])
+
+
 @pytest.mark.slow
 def test_the_installed_wheel_is_light_and_says_what_it_lacks(programs: Path, tmp_path: Path) -> None:
     files = {(found.st_dev, found.st_ino): found.st_size for found in map(os.lstat, programs.parent.rglob("*"))}

@@ -1,4 +1,4 @@
-"""What an extra of the distribution brings, and the line that says how to get one that is missing.
+"""The extra that brings a module, and the line that says how to install a missing one.
 
 The extras are those of `pyproject.toml`, which an installation has in its metadata.
 """

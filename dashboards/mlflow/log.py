@@ -37,7 +37,9 @@ for _name, _value in {
 
 try:
     from dashboards.plots import pictures
-except ModuleNotFoundError:  # Plotly comes with the extra `report`; without it, runs have no pictures
+except ModuleNotFoundError as error:  # Plotly comes with the extra `report`; without it, runs have no pictures
+    if error.name != "plotly":
+        raise
     pictures = None  # type: ignore[assignment]
 
 import mlflow  # noqa: E402  (MLflow reads the settings above during its import)

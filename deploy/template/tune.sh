@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tunes vLLM for traffic.yaml and writes serve.sh. Words are passed on: --model, and --gpu CARD to predict instead of measure.
+# Tunes vLLM for traffic.yaml and writes serve.sh. All options go to `tuner optimize`: --model, and --gpu CARD to predict.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 tuner optimize --study production --workload traffic.yaml --output serve.sh "$@"

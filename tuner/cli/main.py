@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False) -> None:
-    """Add commands, each under the name of its function; the help lists them below the heading `panel`.
+    """Add commands, each under its function's name with `-` for `_`; the help lists them below the heading `panel`.
 
     Args:
         panel: heading.
@@ -41,7 +41,6 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
     context = {"allow_extra_args": passes_flags, "ignore_unknown_options": False}
     for command in commands:
         add = app.command(
-            command.__name__.replace("_", "-"),
             cls=HelpCommand,
             rich_help_panel=panel,
             options_metavar=usage,

@@ -38,7 +38,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Deployment(ServeScript):
-    """A server to deploy: the contents of its script, from which all formats take words, variables and facts.
+    """A server to deploy: the contents of its script, and what a platform must know of its start-up and its memory.
 
     Attributes:
         startup_s: the longest start-up of the trial in seconds, measured or simulated as the numbers are; None if it

@@ -34,7 +34,7 @@ _PLACEHOLDER_VALUES = {
 }
 _PLACEHOLDERS = re.compile(f"({'|'.join(_PLACEHOLDER_VALUES)})")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What a shell, systemd and Ray can set as a variable."""
+"""Names of variables that a shell, systemd and Ray can set."""
 
 _UNQUOTED = re.compile(r"[\w./:-]+", re.ASCII)
 _KEYWORDS = frozenset(

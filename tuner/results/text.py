@@ -111,6 +111,11 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def printable(text: str) -> str:
+    """Return a text of others without control characters, which terminals obey and XML forbids."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def sentence(text: str) -> str:
     """Return a text that begins with a capital letter."""
     return text[:1].upper() + text[1:]

@@ -1,6 +1,6 @@
 """The use case of `tuner report --check`: whether a bundle of somebody else can become a row of the gallery.
 
-Bundles come from strangers: nothing is unpacked, and sizes and names are limited.
+Bundles come from strangers: nothing is unpacked, sizes and names are limited, and no control character is printed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import csv
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
+from tuner.results.text import printable
 from tuner.use_cases.bundle import CONTENTS, FIRST
 
 _NEEDED = ("trials.csv", "conclusion.json", "hardware.json")
@@ -32,9 +34,9 @@ def check_bundle(path: Path) -> list[str]:
             files = _read(path, packed)
         rows = [*csv.DictReader(io.StringIO(files["trials.csv"]))]
         hardware, conclusion = _document(files, "hardware.json"), _document(files, "conclusion.json")
-    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, ValueError, csv.Error) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: no bundle of `tuner report` ({error}); write it again") from None
-    return [*_lines(path, hardware, conclusion, rows)]
+    return [printable(line) for line in _lines(path, hardware, conclusion, rows)]
 
 
 def _read(path: Path, packed: zipfile.ZipFile) -> dict[str, str]:
@@ -63,7 +65,7 @@ def _lines(
     path: Path, hardware: Mapping[str, Any], conclusion: Mapping[str, Any], rows: list[dict[str, str]]
 ) -> Iterator[str]:
     if hardware.get("numbers") != "measured":
-        raise UserError(f"{path}: its numbers are {hardware.get('numbers')}; the gallery has measured ones only")
+        raise UserError(f"{path}: its numbers are {hardware.get('numbers')!r}; the gallery has measured ones only")
     absent = [name for name in _COLUMNS if not rows or name not in rows[0]]
     if absent:
         raise UserError(f"{path}: trials.csv has no {', '.join(absent)}; write it again with these columns")

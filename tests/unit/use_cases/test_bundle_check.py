@@ -49,12 +49,13 @@ def test_a_complete_bundle_is_told_in_five_lines(bundle: Path, tmp_path: Path) -
     [
         ({"trials.csv": None}, "trials.csv left out, and the gallery needs it"),
         ({"../x": ""}, "'../x' is no file of a bundle"),
-        ({"hardware.json": '{"numbers": "simulated"}'}, "its numbers are simulated; the gallery has measured ones"),
+        ({"hardware.json": '{"numbers": "simulated"}'}, "its numbers are 'simulated'; the gallery has measured ones"),
         ({"hardware.json": "[1]"}, "hardware.json is no JSON object"),
         ({"conclusion.json": "null"}, "the study has not ended"),
         ({"conclusion.json": "{"}, "no bundle of `tuner report`"),
         ({"trials.csv": "number,round\n0,0\n"}, "trials.csv has no kind, score"),
         ({"trials.csv": ""}, "trials.csv has no number"),
+        ({"hardware.json": json.dumps({"numbers": "\x1b[2J"})}, r"its numbers are '\x1b[2J'"),
     ],
 )
 def test_what_the_gallery_cannot_use_is_one_line(
@@ -64,6 +65,29 @@ def test_what_the_gallery_cannot_use_is_one_line(
     printed = run_here(tmp_path, "report", "--check", "b.zip")
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
     assert part in printed.err
+
+
+def test_control_characters_do_not_reach_the_terminal(bundle: Path, tmp_path: Path) -> None:
+    reason = {"conclusion.json": json.dumps({"reason": "keep\x1b[2J the\n\ud800 defaults"})}
+    bundle.write_bytes(archive({**GOOD, **reason}))
+    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    assert (printed.code, printed.out.splitlines()[4]) == (0, "conclusion    keep [2J the   defaults"), printed.err
+
+
+def test_a_damaged_file_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """The first byte after a local header of 30 bytes and the name; a block of type 3 is none that deflate has."""
+    content = bytearray(archive(GOOD))
+    content[30 + len("trials.csv")] = 0xFF
+    bundle.write_bytes(content)
+    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
+    assert "no bundle of `tuner report`" in printed.err
+
+
+def test_the_check_takes_no_other_words(tmp_path: Path) -> None:
+    for words in (["a-study"], ["--bundle"], ["--output", "x.html"], ["--storage", "a.db"]):
+        printed = run_here(tmp_path, "report", "--check", "b.zip", *words)
+        assert (printed.code, printed.err) == (2, "tuner: --check reads the bundle only; leave the other words out\n")
 
 
 def test_no_archive_and_a_bomb_are_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ def report(
         option(None, "FILE", "File to write.", "--output", "-o", shown="report.html, or NAME-bundle.zip"),
     ] = None,
     check: Annotated[
-        Path | None, option(None, "BUNDLE", "Check a bundle for the gallery instead.", shown="none")
+        Path | None,
+        option(None, "BUNDLE", "Check whether the gallery can use a bundle; nothing is written.", shown="none"),
     ] = None,
     storage: Storage = None,
     server: ServerInstead = None,
@@ -75,6 +76,8 @@ def report(
     """
     refuse_both(server, storage)
     if check is not None:
+        if studies or bundle or leave_out or output or storage or server:
+            raise UserError("--check reads the bundle only; leave the other words out")
         pages.report.print_check(check)
         return
     if leave_out and not bundle:

@@ -48,13 +48,14 @@ def install_vllm(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the environment.")] = Path("vllm-cpu"),
     cpu: Annotated[bool, flag(None, "Install the build for CPUs, which needs no GPU.", "--cpu")] = False,
     tiny_model: Annotated[
-        Path | None, option(None, "DIR", "Make a small model without weights there, too.", shown="none")
+        Path | None, option(None, "DIR", "Also make a small model without weights in this folder.", shown="none")
     ] = None,
 ) -> None:
     """Install vLLM's build for CPUs, to measure without a GPU.
 
-    Prints the path of its `vllm`, for TUNER_VLLM. It takes 3.3 GB and some minutes; a second run finds it. pip's
-    configuration says where packages come from; with PyTorch's index of CPU wheels there, torch is smaller.
+    Prints the path of its `vllm`, for TUNER_VLLM. The environment has 3.4 GB, and takes minutes to install; a second
+    run finds it. Packages come from the indexes of pip's configuration. With PyTorch's index of CPU wheels among them,
+    torch is smaller.
     """
     pages.setup.install(folder, tiny_model, cpu=cpu)
 

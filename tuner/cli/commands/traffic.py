@@ -27,7 +27,10 @@ AsJson = Annotated[bool, flag(None, "Print JSON.", "--json")]
 @group.command("import", cls=HelpCommand)
 def import_(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|URL", help="Trace, log or data set; of http or https.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE|URL", help="Trace, log or data set; a URL begins with http or https.", show_default=False
+        ),
     ],
     output: Output = Path("traffic.yaml"),
     form: Annotated[
@@ -56,10 +59,10 @@ def import_(
     rate: Annotated[
         float | None, option(None, "NUMBER", "Requests/s, for a file without times.", shown="the file's times")
     ] = None,
-    last: Annotated[str, option(None, "DURATION", "Of Prometheus: how long until now.")] = "1d",
-    step: Annotated[str, option(None, "DURATION", "Of Prometheus: time between two values.")] = "1m",
+    last: Annotated[str, option(None, "DURATION", "For Prometheus: how far back to read.")] = "1d",
+    step: Annotated[str, option(None, "DURATION", "For Prometheus: time between two values.")] = "1m",
     select: Annotated[
-        str, option(None, "LABELS", "Of Prometheus: which series, such as 'model_name=\"chat\"'.", shown="all of vLLM")
+        str, option(None, "LABELS", "For Prometheus: which series, such as 'model_name=\"chat\"'.", shown="all of vLLM")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +74,7 @@ def import_(
 
     tuner traffic import trace.jsonl -o traffic.yaml
 
-    Without requests, lengths and times are drawn from what Prometheus has of vLLM's counters:
+    Without recorded requests, lengths and times are drawn from vLLM's counters in Prometheus:
 
     tuner traffic import http://prometheus:9090 --format prometheus --last 1d
     """

@@ -15,7 +15,7 @@ from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_WORSE
 from tuner.export.references import INCONCLUSIVE_WORD, Comparison
 from tuner.results import text
-from tuner.results.text import Grid, grid
+from tuner.results.text import Grid, grid, printable
 from tuner.scoring.change import Change, Promise
 from tuner.scoring.compare import MeasuredRatio, Ratio
 
@@ -154,13 +154,8 @@ def _row(cells: object) -> str:
     return "| " + " | ".join(_escaped(str(each)) for each in cells) + " |"  # type: ignore[attr-defined]
 
 
-def _printable(line: str) -> str:
-    """Return a line without characters that XML forbids; a server's log may have any."""
-    return "".join(each if each.isprintable() else " " for each in line)
-
-
 def _escaped(line: str) -> str:
-    return _printable(line).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return printable(line).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _change(verdict: str) -> Change:
@@ -189,8 +184,8 @@ def junit(result: RecheckResult) -> str:
     suite.set("skipped", str(sum(change is Change.INCONCLUSIVE for _, change, _ in cases)))
     suite.set("errors", "0")
     for name, change, shown in cases:
-        line = _printable(shown)
-        case = ET.SubElement(suite, "testcase", classname=f"tuner.{result.study}", name=_printable(name))
+        line = printable(shown)
+        case = ET.SubElement(suite, "testcase", classname=f"tuner.{result.study}", name=printable(name))
         if change is Change.WORSE:
             ET.SubElement(case, "failure", message=line, type="worse")
         elif change is Change.INCONCLUSIVE:

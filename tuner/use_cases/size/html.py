@@ -30,10 +30,9 @@ def html(sizing: Sizing) -> str:
 def page_of(sizing: Sizing) -> Page:
     """Return the page."""
     best = sizing.cheapest
-    figures = [*_figures(sizing)]
     note = f"{text.sentence(reserve_line(sizing))}. Shapes that another one beats are pale."
     fleets = Table("Fleets by cost", fleets_grid(sizing), note)
-    parts: list[Figure | Table | Command | str] = [*figures, fleets]
+    parts: list[Figure | Table | Command | str] = [*_figures(sizing), fleets]
     if best is not None:
         parts.append(Command("A server of the cheapest fleet", shlex.join(command_of(sizing, best))))
     return Page(

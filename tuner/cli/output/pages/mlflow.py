@@ -48,7 +48,7 @@ def run_ui(study: str | None, port: int, host: str, storage: str | None) -> None
     """Become MLflow's user interface, after a line with its address."""
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
-    need("flask_wtf")
+    need("flask_wtf")  # of the extra `ui`; the module mlflow is there without its pages, too
     if not is_loopback(host):
         _refuse_without_password(host, port)
     url = storage_url(storage, create=False)

@@ -85,7 +85,7 @@ def install(folder: Path, tiny_model: Path | None, *, cpu: bool) -> None:
     """Install vLLM for the CPU, and print its path; all other lines go to stderr.
 
     Raises:
-        SettingError: without `cpu`, because vLLM for GPUs needs no help of ours.
+        SettingError: without `cpu`, because pip alone installs vLLM for GPUs.
     """
     if not cpu:
         rule = "only the build for CPUs is installed here"

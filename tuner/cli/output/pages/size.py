@@ -23,9 +23,10 @@ PAGE_FILE, JSON_FILE = "size.html", "size.json"
 
 
 def run_size(settings: SizeSettings, *, as_json: bool) -> int:
-    """Predict, measure the cheapest shapes, write page and document, print the answer, and return the exit code.
+    """Predict, measure the cheapest shapes, write page and document, and print the answer.
 
-    It is that of a failure, too, if nothing could be measured.
+    Returns:
+        the exit code; that of a failure if no fleet was found, or none of the chosen shapes could be measured.
     """
     folder, count = Path(settings.output), settings.confirm
     if folder.exists() and not folder.is_dir():
@@ -52,9 +53,9 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
 
 
 def _write_page(sizing: Sizing, folder: Path) -> None:
-    """Write the page; without the library of its figures, say so, because the answer does not need it."""
+    """Write the page, or say that the library of its figures is missing: the answer does not need it."""
     try:
-        from tuner.use_cases.size.html import html  # the library of the figures, which is an extra
+        from tuner.use_cases.size.html import html  # needs the extra `report`
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
