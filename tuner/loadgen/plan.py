@@ -44,13 +44,16 @@ Turn = list[PlannedRequest]
 """The requests that a turn of a session sends at once."""
 
 
-def joined(before: Prompt, after: Prompt) -> Prompt:
-    """Return a prompt with what follows it; both are texts, or both are tokens."""
+def whole_prompt(request: PlannedRequest, before: Prompt | None) -> Prompt:
+    """Return the prompt of a request with the conversation `before` it; both are texts, or both are tokens."""
+    own = request.prompt
+    if before is None or request.afresh:
+        return own
     if isinstance(before, str):
-        assert isinstance(after, str)
-        return before + after
-    assert not isinstance(after, str)
-    return before + after
+        assert isinstance(own, str)
+        return before + own
+    assert not isinstance(own, str)
+    return before + own
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class RequestPlan:
         form = {"type": "json_schema", "json_schema": {"name": request.name, "schema": request.json_schema}}
         fields = {
             "model": request.adapter or self.model,
-            "prompt": request.prompt if before is None or request.afresh else joined(before, request.prompt),
+            "prompt": whole_prompt(request, before),
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},

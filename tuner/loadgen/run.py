@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 
 from tuner.loadgen.client import Piece, RequestSender, read_content, record_without_answer
-from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, Turn, joined
+from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, Turn, whole_prompt
 from tuner.loadgen.progress import PERIOD_S, ProgressWriter
 from tuner.workloads.results import SESSION_ENDED, RequestRecord, RequestStatus
 from tuner.workloads.sessions import sessions_of
@@ -138,7 +138,7 @@ class PlanRun:
                 due = turns[0][0].at_s
                 assert due is not None  # an open loop's plan has times
                 await self._until(due)
-                running.create_task(self._session(sender, turns, due))
+                running.create_task(self._session(sender, turns))
 
     async def _closed(self, sender: RequestSender) -> None:
         """Let each user begin the next session as soon as the last one has ended."""
@@ -150,35 +150,30 @@ class PlanRun:
     async def _user(self, sender: RequestSender, sessions: Iterator[list[Turn]]) -> None:
         await self._until(0.0)
         for turns in sessions:
-            await self._session(sender, turns, None)
+            await self._session(sender, turns)
 
     async def _until(self, at_s: float) -> None:
         while (wait := at_s - self._elapsed()) > 0:
             await asyncio.sleep(wait)
 
-    async def _session(self, sender: RequestSender, turns: Sequence[Turn], due: float | None) -> None:
-        """Send the turns of a session one after another; `due` is None in a closed loop."""
+    async def _session(self, sender: RequestSender, turns: Sequence[Turn]) -> None:
+        """Send the turns of a session one after another."""
         before: Prompt | None = None
-        ended = 0.0
-        for place, turn in enumerate(turns):
-            requests, bodies = turn, [self._bodies.get(each.index) or self._plan.body(each, before) for each in turn]
-            if place:
-                at = ended + turn[0].pause_s
-                await self._until(at)
-                requests = [replace(each, at_s=None if due is None else at) for each in turn]
-            answers = await self._turn(sender, requests, bodies)
-            if place + 1 == len(turns):
-                return
+        answers = await self._turn(sender, turns[0], [self._bodies[each.index] for each in turns[0]])
+        for place, (last, turn) in enumerate(itertools.pairwise(turns)):
             completed = all(record.completed for record, _ in answers)
-            before = (
-                _continued(None if turn[0].afresh else before, turn[0].prompt, answers[0][1]) if completed else None
-            )
+            before = _continued(whole_prompt(last[0], before), answers[0][1]) if completed else None
             if before is None:
                 reason = NO_TOKEN_IDS if completed else SESSION_ENDED
                 for each in itertools.chain.from_iterable(turns[place + 1 :]):
                     self._store(record_without_answer(each, RequestStatus.NOT_SENT, reason))
                 return
-            ended = max(record.end_s or 0.0 for record, _ in answers)
+            bodies = [self._plan.body(each, before) for each in turn]
+            due = max(record.end_s or 0.0 for record, _ in answers) + turn[0].pause_s
+            await self._until(due)
+            if self._plan.users is None:
+                turn = [replace(each, at_s=due) for each in turn]
+            answers = await self._turn(sender, turn, bodies)
 
     async def _turn(self, sender: RequestSender, requests: Turn, bodies: Sequence[bytes]) -> list[Answer]:
         """Send the requests of a turn at once; return the answers in their order."""
@@ -230,13 +225,12 @@ class PlanRun:
 NO_TOKEN_IDS = "the server sent no token ids of the answer, with which the session goes on"
 
 
-def _continued(before: Prompt | None, prompt: Prompt, answer: Sequence[Piece]) -> Prompt | None:
-    """Return a conversation with a further prompt and its answer; None if the answer lacks token ids."""
+def _continued(prompt: Prompt, answer: Sequence[Piece]) -> Prompt | None:
+    """Return a prompt with its answer; None if the answer to a prompt of tokens lacks token ids."""
     text, tokens = read_content(answer)
-    asked = prompt if before is None else joined(before, prompt)
-    if isinstance(asked, str):
-        return asked + text
-    return asked + tokens if tokens else None
+    if isinstance(prompt, str):
+        return prompt + text
+    return prompt + tokens if tokens else None
 
 
 def _not_sent(request: PlannedRequest) -> RequestRecord:

@@ -76,7 +76,7 @@ class BackgroundPredictions:
         self.wait()
 
     def finish(self, directions: Sequence[StudyDirection]) -> None:
-        """Stop the thread after the prediction in progress and compute the rest in this thread."""
+        """Stop the thread after the prediction in progress and compute the rest in the calling thread."""
         self._stopped.set()
         self.wait()
         self._stopped.clear()
@@ -86,7 +86,7 @@ class BackgroundPredictions:
         if before is not None:
             before.join()
         if not self._explored:
-            import_forest()  # whoever waits for the thread would wait for this import at its niceness
+            import_forest()  # before the priority is lowered, because a suggestion may wait for the thread
         thread = threading.get_native_id()
         # A process that was started with a lower priority may not raise the thread's.
         os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
@@ -116,7 +116,7 @@ def explore(
 ) -> Iterator[None]:
     """Predict `count` configurations: a third drawn at random, then neighbours of the best predicted ones.
 
-    It yields after each draw. The configurations are the same in every run.
+    The generator yields after each draw. The configurations are the same in every run.
     """
     rng = np.random.default_rng(0)
     leaders: list[Params] = []

@@ -101,7 +101,7 @@ class _Attempt:
         """Run the workload once per repeat, or until the trial is cut short."""
         spec = self.spec
         load = spec.workload
-        # it is not known when a turn of a session is due, and a cut compares a run with what is due
+        # A cut compares a run with the requests that are due. When later turns of a session are due is not known.
         is_known = isinstance(load, Traffic) and not load.has_sessions
         if spec.cut is not None and isinstance(load, Traffic) and is_known and isinstance(server, Watchable):
             server.watch(TrialWatch(spec.cut, load, spec.launch.gpus(spec.gpus)))

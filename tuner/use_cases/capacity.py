@@ -39,14 +39,14 @@ class CapacityResult:
         outcome: what was measured or why it failed.
         slos: the bounds that a rate has to keep.
         folder: its logs and, unless it failed, the table of rates.
-        arrival_requests: requests of each arrival: of a session several, else 1.
+        requests_per_arrival: requests of each arrival: of a session several, else 1.
         advice: over how many GPUs a model fits whose simulated server lacks memory, as the end of a message.
     """
 
     outcome: TrialOutcome
     slos: tuple[Slo, ...]
     folder: Path
-    arrival_requests: float = 1.0
+    requests_per_arrival: float = 1.0
     advice: str = ""
 
     @property

@@ -50,14 +50,17 @@ def traffic_file(
     Raises:
         UserError: if the URL has no such file, or a larger one.
     """
-    parts = urlsplit(source)
+    try:
+        parts, port = urlsplit(source), urlsplit(source).port
+    except ValueError:  # its text may have a password
+        raise UserError("the URL has no valid host and port; correct it") from None
     if parts.scheme not in ("http", "https"):
         yield Path(source)
         return
     url = source
     if form == PROMETHEUS and not parts.path.endswith(_QUERY):
         url = f"{source.rstrip('/')}{_QUERY}?{_query(asked, now())}"
-    shown = f"{parts.scheme}://{parts.hostname or ''}{'' if parts.port is None else f':{parts.port}'}{parts.path}"
+    shown = f"{parts.scheme}://{parts.hostname or ''}{'' if port is None else f':{port}'}{parts.path}"
     with TemporaryDirectory(prefix="tuner-traffic-") as folder:
         file = Path(folder) / (PurePosixPath(parts.path).name or "counters.json")
         file.write_bytes(_fetched(url, shown))

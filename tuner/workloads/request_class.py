@@ -132,7 +132,7 @@ class Lognormal(Strict):
         return [int(value) for value in np.clip(np.rint(drawn), self.min, self.max)]
 
     def bounded_mean(self) -> float:
-        """Return the mean within the bounds, over quantiles of the distribution."""
+        """Return the mean of the drawn lengths, which are rounded and bounded, over quantiles of the distribution."""
         normal = NormalDist(*self._parameters())
         values = np.exp([normal.inv_cdf((place + 0.5) / _QUANTILES) for place in range(_QUANTILES)])
         return float(np.clip(np.rint(values), self.min, self.max).mean())
@@ -201,9 +201,9 @@ class TraceFile(Strict):
 
     Attributes:
         file: the recording.
-        when: each request is sent at its own time (`recorded`), or sessions arrive, and a later turn is sent when the
-            answers before it have ended and its recorded pause is over (`answered`).
-        pause_ms: pauses that the recording lacks.
+        when: `recorded`: each request is sent at its own time. `answered`: sessions arrive, and a later turn is sent
+            when the answers before it have ended and its recorded pause is over.
+        pause_ms: pauses that the recording lacks, with `answered`.
     """
 
     file: Path
@@ -216,18 +216,26 @@ class TraceFile(Strict):
         fields: dict[str, Any] = dump(self)
         return {"file": fields["file"]} if self.when == "recorded" else fields
 
+    @model_validator(mode="after")
+    def _has_pauses(self) -> TraceFile:
+        if self.pause_ms is not None and self.when == "recorded":
+            raise ValueError(
+                "requests at their recorded times have no `pause_ms`; add `when: answered`, or leave it out"
+            )
+        return self
+
     @property
     def sessions(self) -> RecordedSessions | None:
         """The sessions of the recording; None if each request is sent at its own time.
 
         Raises:
-            UserError: if the recording cannot be read, or nobody tells its pauses.
+            UserError: if the recording cannot be read, or a pause is neither recorded nor given.
         """
         if self.when == "recorded":
             return None
         found = recorded_sessions(self.file)
         if found.lacks_pauses and self.pause_ms is None:
-            rule = "it lacks ends of answers, so that the pauses of its sessions are not known"
+            rule = "it lacks the ends of answers, from which the pauses of its sessions follow"
             raise UserError(f"{self.file}: {rule}; give `pause_ms` beside `when: answered`")
         return found
 
@@ -237,11 +245,11 @@ class Session(Strict):
 
     The prompt of a turn is that of the turn before it, its answer, and `input` tokens of its own. With a fan-out, a
     turn sends several requests at once, which all begin with the conversation so far. The next turn waits for all of
-    them, and goes on from the first one; what it takes from the others is part of its own tokens.
+    them, and goes on from the first one. Text that an agent takes from the other answers counts among its own tokens.
 
     Attributes:
-        turns: of a session.
-        pause_ms: from the last answer of a turn to the next turn, in which a user thinks or a tool runs; None: none.
+        turns: number of turns of a session.
+        pause_ms: from the last answer of a turn to the next turn; a user thinks in it, or a tool runs. None: no pause.
         fan_out: requests that a turn sends at once.
     """
 
@@ -293,8 +301,8 @@ class RequestClass(Strict):
             class without adapters ask for the model itself.
         json_schema: the JSON schema of every answer, which the server enforces (structured output). An answer may end
             before `output` tokens; an answer that is cut there has failed.
-        session: what makes sessions of its requests; None: each request stands alone. A class with sessions has its
-            weight among what arrives, `input` and `output` for each request, and documents for each session.
+        session: the shape of its sessions; None: each request stands alone. With sessions, `weight` is that of a
+            session among all arrivals, `input` and `output` are those of each request, and a session has one document.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -356,23 +364,28 @@ class RequestClass(Strict):
 
     @property
     def mean_requests(self) -> float:
-        """The mean number of requests of what arrives: 1 without sessions."""
+        """The mean number of requests of an arrival: 1 without sessions."""
         recorded = None if self.trace is None else self.trace.sessions
         if recorded is not None:
             return recorded.requests
         return 1.0 if self.session is None else self.session.requests
 
     def residence_s(self, request_s: float) -> float:
-        """Return the mean time of what arrives, if a request takes so long."""
+        """Return the mean seconds from an arrival to its last answer, if each request takes `request_s`."""
+        turns, pause_s, pause_ms = 1.0, None, None
         if self.session is not None:
             turns, pause_ms = self.session.turns.mean(), self.session.pause_ms
         elif self.trace is not None and (recorded := self.trace.sessions) is not None:
-            turns, pause_ms = recorded.turns, self.trace.pause_ms
-            if recorded.pause_s is not None:
-                return turns * request_s + (turns - 1.0) * recorded.pause_s
-        else:
-            return request_s
-        return turns * request_s + (turns - 1.0) * (0.0 if pause_ms is None else pause_ms.mean() / 1000.0)
+            turns, pause_s, pause_ms = recorded.turns, recorded.pause_s, self.trace.pause_ms
+        if pause_s is None:
+            pause_s = 0.0 if pause_ms is None else pause_ms.mean() / 1000.0
+        return turns * request_s + (turns - 1.0) * pause_s
+
+    def distributions(self) -> list[Length]:
+        """Return the distributions of lengths, turns, pauses and fan-outs that the class has."""
+        shape, pauses = self.session, None if self.trace is None else self.trace.pause_ms
+        found = [self.input, self.output, pauses, *((shape.turns, shape.pause_ms, shape.fan_out) if shape else ())]
+        return [each for each in found if each is not None]
 
     @property
     def without_pauses(self) -> RequestClass:

@@ -3,7 +3,7 @@
 The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents, texts, adapters and
 sessions have random streams of their own, so that, for instance, another length distribution does not move any arrival.
 
-What arrives is a request, or a session with all its turns. When a later turn is due follows from the answers.
+An arrival is a request, or a session with all its turns. The answers of a run decide when a later turn is due.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ def _session(kind: RequestClass, first: OfferedRequest, random: Generator, texts
     for turn, fan_out in enumerate(calls):
         begin = len(found)
         for place in range(begin, begin + fan_out):
-            own = replace(first, input_tokens=inputs[place], output_tokens=outputs[place], text_seed=seeds[place])
-            own = own if place else first
+            own = first
+            if place:
+                own = replace(first, input_tokens=inputs[place], output_tokens=outputs[place], text_seed=seeds[place])
             due, pause = (None, pauses[turn] / 1000.0) if turn else (first.at_s, 0.0)
             index = first.index + place
             found.append(replace(own, index=index, at_s=due, turn=turn, pause_s=pause, context_tokens=context))
@@ -218,7 +219,7 @@ def _recorded(file: Path, count: int) -> tuple[list[int], list[int], list[tuple[
 def _paths(
     requests: Sequence[RecordedRequest], block_tokens: int | None, known: Sequence[tuple[Segment, ...]]
 ) -> list[tuple[Segment, ...]]:
-    """Return the segments of each prompt, with numbers above those of known ones."""
+    """Return the segments of each prompt; new ones have numbers above those of known ones."""
     if block_tokens is None:
         return [()] * len(requests)
     first = max((each.number + 1 for path in known for each in path), default=0)
@@ -231,7 +232,7 @@ _Recorded = list[tuple[int, float | None, RecordedRequest, tuple[Segment, ...]]]
 
 
 def _recorded_sessions(kind: RequestClass) -> Iterator[_Recorded]:
-    """Yield the sessions of a recording without an end; each round has segments of its own."""
+    """Yield the sessions of a recording, round after round without an end; each round has segments of its own."""
     found = None if kind.trace is None else kind.trace.sessions
     if kind.trace is None or found is None:
         return
@@ -251,8 +252,7 @@ def _recorded_session(
 ) -> list[OfferedRequest]:
     """Return all requests of a recorded session.
 
-    A prompt goes on with the turn before it if it is longer than that one's prompt and answer, and begins with the
-    blocks of that prompt. Otherwise it begins afresh, as it is recorded.
+    A prompt goes on with the turn before it if `_follows` says so. Otherwise it begins afresh, as it is recorded.
     """
     assert kind.trace is not None
     size = read_recording(kind.trace.file).block_tokens
@@ -288,7 +288,7 @@ def _recorded_session(
 
 
 def _follows(before: RecordedRequest, after: RecordedRequest, block_tokens: int | None) -> bool:
-    """Return whether a prompt can be that of the turn before, its answer, and more."""
+    """Return whether a prompt is longer than the prompt and answer before it, and begins with that prompt's blocks."""
     whole = 0 if block_tokens is None else before.input_tokens // block_tokens
     is_longer = after.input_tokens > before.input_tokens + before.output_tokens
     return is_longer and after.blocks[:whole] == before.blocks[:whole]

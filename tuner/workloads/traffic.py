@@ -1,7 +1,7 @@
 """Traffic: an open loop of requests of several classes, and the arrival processes that say when they are due.
 
-Rates are in requests/s and times in seconds from the start of the run. The rate of `arrivals` is that of what arrives:
-a session of several requests arrives once. Any other rate counts each request.
+Times are in seconds from the start of the run. The rate of `arrivals` is in arrivals/s: a session of several requests
+arrives once. Any other rate is in requests/s.
 
 - `gamma` has gaps of mean 1 / rate and shape `burstiness`, as `vllm bench serve --burstiness`. A shape of 1 is a
   Poisson process, a lower one gives bursts, a higher one more even arrivals. The index of dispersion of counts tends to
@@ -226,8 +226,9 @@ class Traffic(Strict):
     @model_validator(mode="after")
     def _has_times_of_sessions(self) -> Traffic:
         file = self._answered_file
-        is_timed = file is not None and isinstance(self.arrivals, TraceArrivals)
-        if is_timed and (len(self.sent_classes) > 1 or self.arrivals.model_dump()["file"] != file):
+        if file is None or not isinstance(self.arrivals, TraceArrivals):
+            return self
+        if len(self.sent_classes) > 1 or self.arrivals.file != file:
             raise ValueError("`when: answered` needs times of the same file and one class, or arrivals at a rate")
         return self
 
@@ -288,10 +289,10 @@ class Traffic(Strict):
         return max(1, self.longest_request - self.output_len)
 
     def files(self) -> list[Path]:
-        """Return every file that the traffic reads: trace, lengths and prompts."""
+        """Return every file that the traffic reads: trace, prompts, and numbers of a distribution."""
         files: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, TraceArrivals) else []
         for each in self.sent_classes.values():
-            files += [length.file for length in (each.input, each.output) if length is not None and length.file]
+            files += [length.file for length in each.distributions() if length.file]
             files += [each.trace.file] if each.trace is not None else []
             files += [each.text.file] if isinstance(each.text, TextFile) else []
         return files
@@ -324,12 +325,12 @@ class Traffic(Strict):
 
     @property
     def requests_per_arrival(self) -> float:
-        """The mean number of requests of what arrives: 1 without sessions."""
+        """The mean number of requests of an arrival: 1 without sessions."""
         counts = [(each.weight, each.mean_requests) for each in self.sent_classes.values()]
         return sum(weight * count for weight, count in counts) / sum(weight for weight, _ in counts)
 
     def residence_s(self, request_s: float) -> float:
-        """Return the mean time of what arrives, in the class where it is longest, if a request takes so long."""
+        """Return the mean seconds from an arrival to its last answer, in the class with the longest; see there."""
         return max(each.residence_s(request_s) for each in self.sent_classes.values())
 
     @property

@@ -100,6 +100,15 @@ def test_what_is_not_there_is_one_line_without_secrets(address: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["http://user:secret/x@host/file", "http://host:secret/file", "http://[secret/file"])
+def test_a_url_without_a_valid_host_and_port_is_one_line_without_secrets(url: str) -> None:
+    with (
+        pytest.raises(UserError, match=r"^the URL has no valid host and port; correct it$"),
+        traffic_file(url, None, CounterRange()),
+    ):
+        pass
+
+
 def test_a_larger_file_is_not_read(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic_source, "LARGEST", 10)
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,11 +117,25 @@ def test_warm_ups_have_no_pauses() -> None:
         ({"session": {"turns": 0}}, "greater than or equal to 1"),
         ({"session": {"turns": 2, "pause": 3}}, "Extra inputs are not permitted"),
         ({"session": {"turns": 2}, "text": {"file": "x.jsonl"}, "input": None}, "sessions have generated prompts"),
+        (
+            {"session": None, "trace": {"file": "x", "pause_ms": 5}},
+            "requests at their recorded times have no `pause_ms`",
+        ),
     ],
 )
 def test_a_mistake_in_a_session_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         traffic(classes={"agent": {**AGENT, **changes}})
+
+
+def test_numbers_of_turns_pauses_and_fan_outs_are_files_of_the_traffic(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("turns.txt", "pauses.txt", "calls.txt")]
+    for file in files:
+        file.write_text("2\n")
+    session = {name: {"file": file} for name, file in zip(("turns", "pause_ms", "fan_out"), files, strict=True)}
+    assert traffic(classes={"agent": {**AGENT, "session": session}}).files() == files
+    answered = {"trace": {"file": tmp_path / "trace", "when": "answered", "pause_ms": {"file": files[1]}}}
+    assert traffic(classes={"agent": answered}).files() == [files[1], tmp_path / "trace"]
 
 
 def test_a_session_is_good_if_all_its_requests_are() -> None:

@@ -357,6 +357,9 @@ class RunningServer(ABC):
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return redacted(self.reads.failure(read_log(self._log), exit_code, phase), self._secrets)
 
+    def _traffic_files(self, index: int, phase: Phase) -> TrafficFiles:
+        return TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
+
     def _deadline_s(self, phase: Phase) -> float:
         return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
 
@@ -369,7 +372,7 @@ class RunningServer(ABC):
         Raises:
             TrialFailed: as `Server.benchmark`.
         """
-        files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
+        files = self._traffic_files(index, phase)
         url, deadline = f"{self.url}/v1/completions", self._deadline_s(phase)
         model, tools = self._model, self._prompt_tools(traffic)
         watch = self._watch if phase is Phase.BENCHMARK else None
@@ -537,9 +540,8 @@ class GeneratorServer(RunningServer):
 
     def _sent(self, index: int, phase: Phase) -> Sequence[RequestRecord]:
         """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""
-        name = "warmup" if phase is Phase.WARMUP else f"requests-{index}"
         try:
-            return read_records(self._artifacts / f"{name}.jsonl.gz")
+            return read_records(self._traffic_files(index, phase).records)
         except RecordsError:
             return ()
 

@@ -201,9 +201,9 @@ def plan_requests(
         prompts = tools.prompts(plan, files.log)
     finally:
         plan.unlink(missing_ok=True)
-    lasts = {each.session: each.turn for each in schedule}
+    lasts = {each.session: each.turn for each in schedule}  # without a session, the only turn is 0
     return [
-        _planned_request(traffic, offered, *prompt, is_last=offered.turn == lasts[offered.session])
+        _planned_request(traffic, offered, *prompt, continues=offered.turn < lasts[offered.session])
         for offered, prompt in zip(schedule, prompts, strict=True)
     ]
 
@@ -231,7 +231,7 @@ def _prompt_request(traffic: Traffic, offered: OfferedRequest, run: int) -> dict
     kind = traffic.classes[offered.name]
     own = {"tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
     if offered.goes_on:
-        return {"shared": [], **own, "continues": True}
+        return {"shared": [], **own, "follows": True}
     shared: list[tuple[str | int, ...]] = []
     if traffic.system_prompt:
         shared.append(("system", traffic.system_prompt, *(("rules",) if traffic.has_made_text else ())))
@@ -253,7 +253,7 @@ def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
 
 
 def _planned_request(
-    traffic: Traffic, offered: OfferedRequest, prompt: Prompt, tokens: int, answer: int | None, *, is_last: bool
+    traffic: Traffic, offered: OfferedRequest, prompt: Prompt, tokens: int, answer: int | None, *, continues: bool
 ) -> PlannedRequest:
     text = _text(traffic, offered)
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
@@ -276,7 +276,7 @@ def _planned_request(
         turn=offered.turn,
         pause_s=offered.pause_s,
         afresh=offered.afresh,
-        continues=offered.session is not None and not is_last,
+        continues=continues,
     )
 
 

@@ -62,30 +62,26 @@ def demand_of(load: SingleWorkload) -> tuple[Demand, Traffic]:
     if not isinstance(load, Traffic) or isinstance(load.arrivals, Closed):
         rule = "a closed loop has users and no request rate"
         raise SettingError("workload", None, rule, "give traffic with arrivals of another process by {workload} FILE")
-    arrivals, span, each = load.arrivals, load.duration_s, load.requests_per_arrival
+    arrivals, span = load.arrivals, load.duration_s
     hours: tuple[float, ...] = ()
     if isinstance(arrivals, Poisson | Gamma | Constant):
-        peak = mean = each * arrivals.rate
+        peak = mean = arrivals.rate
         single: Poisson | Gamma | Constant = arrivals
     elif isinstance(arrivals, Ramp):
         assert span is not None  # `Traffic` refuses a ramp without a duration
-        peak, mean = (
-            each * max(arrivals.start_rate, arrivals.end_rate),
-            each * (arrivals.start_rate + arrivals.end_rate) / 2,
-        )
-        hours = tuple(each * rate for rate in _hours_of_ramp(arrivals, span))
-        single = Poisson(process="poisson", rate=peak / each)
+        peak, mean = max(arrivals.start_rate, arrivals.end_rate), (arrivals.start_rate + arrivals.end_rate) / 2
+        hours, single = _hours_of_ramp(arrivals, span), Poisson(process="poisson", rate=peak)
     else:
         times = _times(load)
         span = times[-1] - times[0]
-        mean, (peak, hours) = each * (len(times) - 1) / span, peaks(times)
-        peak, hours = each * peak, tuple(each * rate for rate in hours)
-        single = Gamma(process="gamma", rate=peak / each, burstiness=burstiness(times))
+        mean, (peak, hours) = (len(times) - 1) / span, peaks(times)
+        single = Gamma(process="gamma", rate=peak, burstiness=burstiness(times))
     changes = {"arrivals": single, "requests": _DRAWN, "duration_s": None, "max_in_flight": None}
     one = load.model_copy(update=changes)
     prompts = [request.prompt for request in workload_client(one, one.seed, False, 0.0).requests]
-    lengths = [float(np.mean([own.tokens for own in prompts])), float(np.mean([own.output for own in prompts]))]
-    return Demand(peak, mean, hours, span, *lengths), one
+    lengths = [float(np.mean([each.tokens for each in prompts])), float(np.mean([each.output for each in prompts]))]
+    count = load.requests_per_arrival
+    return Demand(count * peak, count * mean, tuple(count * rate for rate in hours), span, *lengths), one
 
 
 def _times(load: Traffic) -> list[float]:

@@ -1,4 +1,4 @@
-"""The answer of `tuner size` as a JSON document, as tables, and as an HTML page."""
+"""The answer of `tuner size` as a JSON document, as tables and as lines; `html` makes the page of them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def document(sizing: Sizing) -> dict[str, Any]:
 
 
 def shape_facts(each: Sized) -> dict[str, Any]:
+    """Return a shape as plain JSON."""
     found = each.prediction
     return {
         "card": each.card.key,
@@ -101,6 +102,7 @@ def _worst(each: Sized) -> str:
 
 
 def money(value: float | None) -> str:
+    """Return an amount in whole units of its currency."""
     return text.ABSENT if value is None else f"{value:,.0f}"
 
 
@@ -127,6 +129,7 @@ def verdict(sizing: Sizing) -> str:
 
 
 def currency(each: Sized) -> str:
+    """Return a space and the currency of a shape's price; empty without one."""
     return f" {each.price.currency}" if each.price is not None and each.price.currency else ""
 
 

@@ -3,8 +3,9 @@
 A rate is held if every SLO is met and no queue grows. A finite run flatters a server near saturation in two ways, and
 the length of a run and a correction answer them:
 
-- A run is `RESIDENCES` times as long as a request takes on an idle server, `STAYS` times as long as a session with its
-  pauses, at least `LEAST_S`, and has at least `LEAST_REQUESTS` requests. The metrics are those of its stable middle.
+- A run lasts at least `LEAST_S`, `RESIDENCES` times as long as a request takes on an idle server, and `STAYS` times as
+  long as a session with its pauses. It has at least `LEAST_REQUESTS` requests. The metrics are those of its stable
+  middle.
 - A server that gets r requests/s and completes m < r has a queue whose wait grows by r / m - 1 seconds a second. The
   slope b of the time to first token over the due time, by least squares, shows it also where no SLO bounds a wait. A
   rate with b above `MOST_GROWTH` is not held, and the rate that is found is divided by 1 + max(0, b), which is m.
@@ -34,7 +35,7 @@ from tuner.workloads.traffic import Traffic
 
 LEAST_S, RESIDENCES, LEAST_REQUESTS = 20.0, 15.0, 400
 STAYS = 4.0
-"""The server fills with sessions in the first of them, half of which the stable middle leaves out."""
+"""A run lasts so many sessions. The server fills during the first one; the stable middle leaves out half of it."""
 SEEDS = 4
 STEP = 1.03
 """Ratio of neighbouring rates at the end of the search, and the step down where another seed misses."""
@@ -51,7 +52,7 @@ _MOST_STEPS, _MOST_LOWERED = 20, 10.0
 _LIMIT = 1.5
 """A run is cut off after this multiple of its time; the requests that then still wait have missed their SLOs."""
 _LAST = 10.0
-"""Mean pauses of a session for which the last sessions go on beyond that."""
+"""The cut-off is later by this multiple of the mean time that a session spends in pauses, so that sessions can end."""
 
 
 @dataclass(frozen=True)

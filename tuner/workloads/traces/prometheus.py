@@ -43,6 +43,7 @@ BLOCK_TOKENS = 16
 """Tokens of a block of a shared beginning, as vLLM's cache has them by default."""
 _SEED = 1000
 _FORM = "the JSON of a range query of Prometheus that selects vLLM's counters (docs/workloads.md)"
+_BUCKET = "_bucket"
 _LEAST_G, _MOST_G = 0.01, 100.0
 
 Draws = NDArray[np.float64]
@@ -50,7 +51,7 @@ Draws = NDArray[np.float64]
 
 @dataclass
 class _Step:
-    """What all servers counted from one step of the query to the next: sums by name, and counts by upper edge."""
+    """The counts of all servers from one step of the query to the next: sums by name, and counts by upper edge."""
 
     begin_s: float
     end_s: float
@@ -98,26 +99,36 @@ def read_prometheus(source: TraceSource) -> Recording:
 
 
 def _steps(source: TraceSource) -> list[_Step]:
-    """Return what was counted between each two steps of the query."""
-    answer = source.first
-    if answer.get("status") != "success":
-        raise UserError(f"{source.file}: Prometheus answered: {str(answer.get('error'))[:200]}; correct the query")
+    """Return the counts between each two steps of the query."""
     steps: dict[tuple[float, float], _Step] = {}
-    for series in answer["data"]["result"]:
-        try:
-            labels, values = series["metric"], [(float(at), float(value)) for at, value in series["values"]]
-            edge = float(labels.get("le", "nan"))
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f"{source.file}: a series has no metric and values; give {_FORM}") from None
-        name = str(labels.get("__name__"))
+    for name, edge, values in _series(source):
         for (before, first), (at, last) in pairwise(values):
             step = steps.setdefault((before, at), _Step(before, at))
             grown = last - first if last >= first else last
-            if name.endswith("_bucket"):
-                step.buckets[name.removesuffix("_bucket")][edge] += grown
-            else:
+            if edge is None:
                 step.totals[name] += grown
+            else:
+                step.buckets[name.removesuffix(_BUCKET)][edge] += grown
     return [steps[key] for key in sorted(steps)]
+
+
+def _series(source: TraceSource) -> list[tuple[str, float | None, list[tuple[float, float]]]]:
+    """Return name, upper edge (None: no bucket), and times with values of each series."""
+    answer = source.first
+    if answer.get("status") != "success":
+        raise UserError(f"{source.file}: Prometheus answered: {str(answer.get('error'))[:200]}; correct the query")
+    found = []
+    try:
+        for series in answer["data"]["result"]:
+            name = str(series["metric"].get("__name__"))
+            edge = float(series["metric"]["le"]) if name.endswith(_BUCKET) else None
+            values = [(float(at), float(value)) for at, value in series["values"]]
+            if not np.isfinite(values).all():
+                raise ValueError(name)
+            found.append((name, edge, values))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(f"{source.file}: its series are not counters with times and values; give {_FORM}") from None
+    return found
 
 
 def _hit_rate(steps: Sequence[_Step]) -> float | None:
@@ -173,24 +184,24 @@ def _drawn(step: _Step, name: str, count: int, g: float) -> Draws:
 
 
 def _remarks(steps: Sequence[_Step], hit_rate: float | None, counted: float) -> tuple[str, ...]:
-    """Return what was drawn, and what counters do not tell."""
+    """Return how the requests were drawn, and which facts counters do not tell."""
     length = max(step.end_s - step.begin_s for step in steps)
     found = [
         f"drawn from counters in steps of {length:g} s: bursts within a step are not known, and are Poisson",
         "prompts and answers are drawn apart: whether long prompts have long answers is not known",
         "prefix sharing is not known, and none is made: the caches were not counted"
         if hit_rate is None
-        else f"the caches had {hit_rate:.1%} of the prompt tokens: all prompts begin alike for that; which ones share"
-        " what, and what a larger cache had found, is not known",
+        else f"the caches had {hit_rate:.1%} of the prompt tokens: all prompts begin alike for that; which prompts"
+        " share text, and what a larger cache had found, is not known",
     ]
     for what, name in (("prompts", PROMPT), ("answers", ANSWER)):
         edges = _edges(steps, name)
         longer = sum(step.counts(name)[1][-1] for step in steps if step.counts(name)[1])
         if longer and len(edges) > 1:
-            found.append(f"{longer:,.0f} {what} longer than {edges[-2]:,.0f} tokens are taken for so long")
+            found.append(f"{longer:,.0f} {what} longer than {edges[-2]:,.0f} tokens are drawn with that length")
     finished = sum(step.totals.get(FINISHED, 0.0) for step in steps)
     if finished and abs(finished - counted) > 0.01 * counted:
-        found.append(f"{FINISHED} counted {finished:,.0f} requests, the lengths {counted:,.0f}, which are drawn")
+        found.append(f"{counted:,.0f} requests are drawn, as their lengths counted; {FINISHED} counted {finished:,.0f}")
     return tuple(found)
 
 

@@ -222,7 +222,7 @@ def with_turns(requests: Sequence[RecordedRequest], ends: Sequence[float | None]
         turn, last = turns.get(each.session, (-1, None))
         if turn >= 0 and last is not None and each.at < last:
             found.append(replace(each, turn=turn))
-            turns[each.session] = turn, max(last, end or last)
+            turns[each.session] = turn, None if end is None else max(last, end)
             continue
         pause = None if turn < 0 or last is None else each.at - last
         found.append(replace(each, turn=turn + 1, pause=pause))

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.traces.formats import read_recording
+from tuner.workloads.traces.formats import read_as, read_recording
 from tuner.workloads.traces.prometheus import ANSWER, FINISHED, HITS, PROMPT, QUERIES
+from tuner.workloads.traces.source import ReadOptions
 from tuner.workloads.traces.summary import Timeline
 
 AT = 1_795_000_000
@@ -82,8 +83,11 @@ def test_lengths_above_the_highest_edge_and_requests_without_lengths_are_told(tm
     long = histogram(PROMPT, {"100": (0, 10, 10), "+Inf": (0, 30, 40)})
     found = read_recording(answer(tmp_path, *long, *ANSWERS, series(FINISHED, 0, 30, 60)))
     assert max(each.input_tokens for each in found.requests) == 100
-    assert "30 prompts longer than 100 tokens are taken for so long" in found.remarks
-    assert f"{FINISHED} counted 60 requests, the lengths 40, which are drawn" in found.remarks
+    assert "30 prompts longer than 100 tokens are drawn with that length" in found.remarks
+    assert f"40 requests are drawn, as their lengths counted; {FINISHED} counted 60" in found.remarks
+
+
+NO_COUNTERS = "its series are not counters with times and values"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +95,20 @@ def test_lengths_above_the_highest_edge_and_requests_without_lengths_are_told(tm
     [
         ({"status": "error", "errorType": "bad_data", "error": "parse error"}, "Prometheus answered: parse error"),
         ({"status": "success", "data": {"resultType": "matrix", "result": []}}, "no request was counted"),
-        ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}}]}}, "a series has no metric"),
+        ({"status": "success"}, NO_COUNTERS),
+        ({"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}}]}}, NO_COUNTERS),
+        (
+            {"status": "success", "data": {"resultType": "matrix", "result": [series("a", 1, float("nan"))]}},
+            NO_COUNTERS,
+        ),
+        ({"status": "success", "data": {"resultType": "matrix", "result": [series("a_bucket", 1, 2)]}}, NO_COUNTERS),
     ],
 )
 def test_an_answer_without_counters_is_one_line(tmp_path: Path, content: Any, line: str) -> None:
     path = tmp_path / "counters.json"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError) as caught:
-        read_recording(path)
+        read_as(path, "prometheus", ReadOptions())
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
 

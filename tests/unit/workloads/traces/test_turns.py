@@ -60,6 +60,12 @@ def test_requests_before_the_end_of_a_turn_belong_to_it() -> None:
     assert [(each.turn, each.pause) for each in found] == [(0, None), (1, 3.0), (1, None), (2, 1.0)]
 
 
+def test_a_pause_is_not_known_where_one_answer_of_a_fan_out_has_no_end() -> None:
+    requests = [RecordedRequest(at, 1, 1, (), 0) for at in (0.0, 1.0, 9.0)]
+    found = with_turns(requests, [5.0, None, 10.0])
+    assert [(each.turn, each.pause) for each in found] == [(0, None), (0, None), (1, None)]
+
+
 def test_without_ends_each_request_is_a_turn_whose_pause_is_not_known() -> None:
     requests = [RecordedRequest(at, 1, 1, (), 0) for at in (0.0, 1.0)] + [RecordedRequest(2.0, 1, 1)]
     found = with_turns(requests, [None] * 3)
@@ -118,7 +124,7 @@ def test_unknown_pauses_are_asked_for(tmp_path: Path) -> None:
     file = recording_file(tmp_path, [(at, prompt, answer, None) for at, prompt, answer, _ in AGENT])
     trace = {"file": str(file), "when": "answered"}
     kinds = {"classes": {"a": {"trace": trace}}, "arrivals": {"process": "poisson", "rate": 1}, "requests": 9}
-    with pytest.raises(UserError, match=r"lacks ends of answers.*give `pause_ms`"):
+    with pytest.raises(UserError, match=r"lacks the ends of answers.*give `pause_ms`"):
         make_schedule(Traffic.model_validate(kinds), 1)
     stated = {**kinds, "classes": {"a": {"trace": {**trace, "pause_ms": 1500}}}}
     offered = make_schedule(Traffic.model_validate(stated), 1)

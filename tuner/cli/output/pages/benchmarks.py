@@ -71,9 +71,9 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
         return 0
     each = f" ({', '.join(text.number(value) for value in measured)})" if len(measured) > 1 else ""
     least = "at least " if result.is_lower_bound else ""
-    found = outcome.metric("capacity")
-    if found is not None and result.arrival_requests != 1.0:
-        each += f", {text.number(found / result.arrival_requests)} arrivals/s of {result.arrival_requests:.3g} requests"
+    found, requests = outcome.metric("capacity"), result.requests_per_arrival
+    if found is not None and requests != 1.0:
+        each += f", {text.number(found / requests)} arrivals/s of {requests:.3g} requests"
     print(f"capacity {least}{text.number(found)} req/s{each} ({outcome.provenance}): {slos}")
     return 0
 
@@ -81,7 +81,7 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
 def _document(result: CapacityResult) -> dict[str, object]:
     return {
         "capacity": result.outcome.metric("capacity"),
-        "requests_per_arrival": result.arrival_requests,
+        "requests_per_arrival": result.requests_per_arrival,
         "searches": result.searches,
         "lower_bound": result.is_lower_bound,
         "provenance": str(result.outcome.provenance),

@@ -1,9 +1,9 @@
 """Make prompts of exact lengths under the model's tokenizer. vLLM's interpreter runs it in a fork of the helper, too.
 
 The plan is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS, TEXT], …], "tokens": N, "seed": S,
-"text": "random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. With "continues", a prompt follows another one,
-and its own special tokens are not sent. The result is {"prompts": [[TEXT, TOKENS,
+"text": "random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. The result is {"prompts": [[TEXT, TOKENS,
 ANSWER_TOKENS], …]} or {"error": LINE}. Tokens are those that the server counts for a completion, with special ones.
+A prompt with "follows": true is appended to another one, so its "tokens" are counted without special ones.
 
 A prompt of `random` or `repetitive` text is a sequence of words of one token each, so that its parts can be joined
 without merging tokens. Each prompt is encoded again, and words are dropped or added until its length is exact. A text
@@ -171,7 +171,7 @@ def make_prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
     maker = PromptMaker(tokenizer)
     made: list[list[Any]] = []
     for request in plan["requests"]:
-        if request.get("continues"):
+        if request.get("follows"):
             request["tokens"] += maker.special
         if "prompt" in request:
             before = "".join(word for part in request["shared"] for word in maker.shared(*part))

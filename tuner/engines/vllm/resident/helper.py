@@ -3,7 +3,7 @@
     python helper.py LOG
 
 Requests are JSON lines on standard input, answers are JSON lines on the original standard output. The output of vLLM
-goes to files. The script imports only the standard library and vLLM; the tuner never imports it.
+goes to files. The script imports only the standard library and vLLM; the tuner imports `die_with_parent` alone from it.
 
     {"id": 1, "op": "run", "task": "cli", "argv": ["bench", "serve", …], "log": PATH, "environment": {…}, "cwd": PATH}
     {"id": 2, "op": "run", "task": "info", "check" or "prompts", "out": PATH, …}
