@@ -199,9 +199,9 @@ class SubmissionRow(_Row):
     """A submission: the fields of `storage.service.records.Submission`, of which `name` is the id.
 
     `counted_at` is until when `gpu_seconds` has the present run's; None without one. `events` is the number of the last
-    event. `answer` is what a study found that has no trials. It and the settings may be large and are read only where
-    they are asked for. Row numbers of submissions and events
-    are never used again, also not after a deletion: readers of events keep them.
+    event. `answer` is the result of a study without trials. Answer and settings may be large and are read only where
+    they are asked for. Row numbers of submissions and events are never used again, also not after a deletion: readers
+    of events keep them.
     """
 
     __tablename__ = "tuner_submissions"

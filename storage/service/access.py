@@ -94,7 +94,7 @@ class AccessStore(Transactions):
 
     @writing
     def forget_tokens(self, session: Session, prefix: str, now: datetime) -> None:
-        """Delete the tokens that have expired, of those whose names begin with `prefix`."""
+        """Delete expired tokens whose names begin with `prefix`."""
         named = TOKENS.c.name.startswith(prefix, autoescape=True)
         session.execute(delete(TOKENS).where(named, TOKENS.c.expires_at < now))
 

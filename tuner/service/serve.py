@@ -10,7 +10,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -227,18 +227,23 @@ def _names(settings: ServeSettings) -> frozenset[str] | None:
     """Return the names for which the server answers; None: all."""
     if not settings.server_name and not (is_loopback(settings.host) and settings.tls_certificate is None):
         return None
-    return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.server_name))
+    page = urlsplit(settings.public_url or "").hostname or "localhost"
+    own = ("localhost", "127.0.0.1", "::1", page, settings.host, *settings.server_name)
+    return frozenset(each.lower() for each in own)
 
 
 def _signing_in(settings: ServeSettings) -> dict[str, Any]:
     """Return the parts of the context about signing in.
 
     Raises:
-        SettingError: for settings that cannot work.
+        SettingError: for settings that cannot work, and for a page whose address only a request's `Host` would tell.
     """
-    provider = read_provider(settings, os.environ)
+    provider, public_url = read_provider(settings, os.environ), _public_url(settings)
+    if provider is not None and public_url is None and _names(settings) is None:
+        rule = "the provider sends browsers back to the page, and no setting names its address"
+        raise SettingError("public_url", None, rule, "give {public_url} or {server_name}")
     return {
-        "public_url": _public_url(settings),
+        "public_url": public_url,
         "provider": None if provider is None else Provider(provider),
         "sign_in_time": timedelta(hours=settings.oidc_hours),
     }
@@ -253,10 +258,13 @@ def _public_url(settings: ServeSettings) -> str | None:
     given = settings.public_url
     if given is None:
         return None
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
-        raise SettingError("public_url", given, "it is http:// or https:// and a name", "such as https://tuner.example")
-    return f"{parts.scheme}://{parts.netloc}/"
+    with suppress(ValueError):
+        parts = urlsplit(given)
+        root = f"{parts.scheme}://{parts.netloc}/"
+        named = parts.hostname and parts.port != 0 and parts.username is None
+        if named and parts.scheme in ("http", "https") and given in (root, root[:-1]):
+            return root
+    raise SettingError("public_url", given, "not http:// or https:// and a name", "such as https://tuner.example")
 
 
 @contextmanager

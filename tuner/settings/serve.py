@@ -96,7 +96,7 @@ class ServeSettings(Settings):
         Setting(
             SIGN_IN,
             "ID",
-            "How the provider knows this service; its secret is in $TUNER_OIDC_CLIENT_SECRET.",
+            "Client id of this service at the provider; its secret is in $TUNER_OIDC_CLIENT_SECRET.",
             shown="none",
         ),
     ] = None
@@ -107,6 +107,6 @@ class ServeSettings(Settings):
     oidc_owner: Annotated[str, Setting(SIGN_IN, "CLAIM", "Claim that names the owner of studies.")] = "email"
     oidc_groups: Annotated[str, Setting(SIGN_IN, "CLAIM", "Claim with the groups of a person.")] = "groups"
     oidc_scope: Annotated[
-        Sequence[str], Setting(SIGN_IN, "SCOPE", "What the provider is asked for.", shown="openid profile email")
+        Sequence[str], Setting(SIGN_IN, "SCOPE", "Scope that the provider is asked for.", shown="openid profile email")
     ] = ()
-    oidc_hours: Annotated[int, Setting(SIGN_IN, "HOURS", "How long somebody stays signed in.", least=1, most=720)] = 12
+    oidc_hours: Annotated[int, Setting(SIGN_IN, "HOURS", "Hours for which a sign-in is valid.", least=1, most=720)] = 12

@@ -6,10 +6,11 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,25 +119,47 @@ class Counters:
         return self.buckets.get("prompt", {}).get(math.inf, 0.0)
 
 
+_BUCKETS = {f"{metric}_bucket": name for name, metric in REQUEST_HISTOGRAMS.items()}
+_Sample = tuple[str, float, float]
+
+
 def read_counters(pages: Sequence[str]) -> Counters:
-    """Return what Prometheus pages count: sums over their labels and over the servers."""
-    names = {f"{metric}_bucket": name for name, metric in REQUEST_HISTOGRAMS.items()}
+    """Return what Prometheus pages count: sums over their labels and over the servers.
+
+    Raises:
+        ValueError: for text of another format.
+    """
+    return _counted(chain.from_iterable(map(_samples, pages)))
+
+
+def _samples(page: str) -> list[_Sample]:
+    """Return a page's samples that are needed: name, upper edge of the bucket (0 for a counter), and value.
+
+    Raises:
+        ValueError: for text of another format.
+    """
+    lines = (line for line in page.splitlines() if line.startswith((*_BUCKETS, *_CACHE)))
+    families = chain.from_iterable(map(text_string_to_metric_families, lines))
+    every = (each for family in families for each in family.samples if each.name in (*_BUCKETS, *_CACHE))
+    return [(each.name, float(each.labels.get("le", "0")), each.value) for each in every]
+
+
+def _counted(samples: Iterable[_Sample]) -> Counters:
     totals: dict[str, float] = defaultdict(float)
     buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in REQUEST_HISTOGRAMS}
-    wanted = (*names, *_CACHE)
-    lines = [line for page in pages for line in page.splitlines() if line.startswith(wanted)]
-    for line in lines:
-        for family in text_string_to_metric_families(line):
-            for sample in family.samples:
-                if sample.name in names:
-                    buckets[names[sample.name]][float(sample.labels["le"])] += sample.value
-                elif sample.name in _CACHE:
-                    totals[sample.name] += sample.value
+    for name, edge, value in samples:
+        if name in _BUCKETS:
+            buckets[_BUCKETS[name]][edge] += value
+        else:
+            totals[name] += value
     return Counters(totals, {name: counts for name, counts in buckets.items() if counts})
 
 
 def window_between(before: Counters, after: Counters, seconds: float) -> Window | None:
-    """Return what was counted between two reads; None if a counter fell, as those of a server that began anew."""
+    """Return what was counted between two reads.
+
+    None if a counter fell, as those of a server that has started again, or is no number.
+    """
     totals = {name: value - before.totals.get(name, 0.0) for name, value in after.totals.items()}
     histograms = {}
     for name, cumulative in after.buckets.items():
@@ -146,33 +169,42 @@ def window_between(before: Counters, after: Counters, seconds: float) -> Window 
         histograms[name] = Histogram(tuple(edges), tuple(counts))
     requests = after.requests - before.requests
     every = [requests, *totals.values(), *(count for each in histograms.values() for count in each.counts)]
-    if min(every) < 0:
+    if not all(0 <= each < math.inf for each in every):
         return None
     hits, queries = (totals.get(name, 0.0) for name in _CACHE)
     return Window(seconds, requests, histograms, hits / queries if queries else None)
 
 
 def read_pages(urls: Sequence[str]) -> Counters:
-    """Return what the servers count now.
+    """Return what the servers count now; they are read at once, so that a slow one delays no other.
 
     Raises:
         SettingError: for a server that sends no page, or counts no requests as vLLM does.
     """
     key = server_key()
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    pages = []
-    for url in urls:
-        try:
-            reply = fetch(f"{url}/metrics", _LIMITS, headers=headers)
-        except HttpError as error:
-            raise SettingError(
-                "url", url, as_text(error.problem), error.remedy or "give the server's address"
-            ) from None
-        if reply.status != 200 or REQUEST_HISTOGRAMS["prompt"] not in reply.text:
-            rule = f"it answers {reply.status} to /metrics, without {REQUEST_HISTOGRAMS['prompt']}"
-            raise SettingError("url", url, rule, "give the address of a server of vLLM")
-        pages.append(reply.text)
-    return read_counters(pages)
+    with ThreadPoolExecutor(len(urls)) as pool:
+        return _counted(chain.from_iterable(pool.map(lambda url: _read(url, headers), urls)))
+
+
+def _read(url: str, headers: Mapping[str, str]) -> list[_Sample]:
+    """Return the samples of a server's page.
+
+    Raises:
+        SettingError: as `read_pages`.
+    """
+    try:
+        reply = fetch(f"{url}/metrics", _LIMITS, headers=headers)
+    except HttpError as error:
+        raise SettingError("url", url, as_text(error.problem), error.remedy or "give the server's address") from None
+    if reply.status != 200 or REQUEST_HISTOGRAMS["prompt"] not in reply.text:
+        rule = f"it answers {reply.status} to /metrics, without {REQUEST_HISTOGRAMS['prompt']}"
+        raise SettingError("url", url, rule, "give the address of a server of vLLM")
+    try:
+        return _samples(reply.text)
+    except ValueError:
+        rule = "its page at /metrics is not in the text format of Prometheus"
+        raise SettingError("url", url, rule, "give the address of a server of vLLM") from None
 
 
 def watch_drift(settings: DriftSettings, wait: Callable[[float], None] = time.sleep) -> tuple[StudyRecord, Watching]:

@@ -18,11 +18,11 @@ from storage.service.records import Role
 from storage.service.store import open_service_store
 from tests.cli.command import refused, run_here
 from tests.served import DEVICES, Served
-from tuner.errors import UserError
+from tuner.errors import SettingError, UserError
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.server import make_server
-from tuner.service.serve import _listen
+from tuner.service.serve import _listen, _signing_in
 from tuner.settings.serve import ServeSettings
 
 
@@ -31,6 +31,39 @@ def test_answers_are_sent_at_once(tmp_path: Path) -> None:
     service = open_service_store(str(tmp_path / "tuner.db"))
     with closing(service), closing(_listen(ServeSettings(port=0), service)) as listener:
         assert (listener.type, listener.proto) == (socket.SOCK_STREAM, socket.IPPROTO_TCP)
+
+
+@pytest.mark.parametrize("url", ["https://tuner.example", "https://tuner.example/", "http://10.0.0.1:8600"])
+def test_the_page_s_address_ends_with_a_slash(url: str) -> None:
+    assert _signing_in(ServeSettings(public_url=url))["public_url"] == f"{url.rstrip('/')}/"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tuner.example",
+        "ftp://x",
+        "https://x/page",
+        "https://x/?a",
+        "https://x/#a",
+        "https://u@x",
+        "https://[",
+        "https://x:a",
+    ],
+)
+def test_another_address_of_the_page_is_refused(url: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        _signing_in(ServeSettings(public_url=url))
+    assert caught.value.field == "public_url"
+
+
+def test_a_provider_is_not_told_an_address_that_a_request_invents() -> None:
+    provider = {"oidc_issuer": "https://login.test", "oidc_client_id": "tuner", "oidc_role": ("*=viewer",)}
+    with pytest.raises(SettingError, match="no setting names its address"):
+        _signing_in(ServeSettings(host="0.0.0.0", **provider))  # type: ignore[arg-type]
+    for named in ({"public_url": "https://tuner.example"}, {"server_name": ("tuner.example",)}, {"host": "127.0.0.1"}):
+        found = _signing_in(ServeSettings(**{"host": "0.0.0.0", **provider, **named}))  # type: ignore[arg-type]
+        assert found["provider"] is not None
 
 
 @pytest.fixture(scope="module")

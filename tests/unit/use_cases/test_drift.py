@@ -56,6 +56,12 @@ def test_a_server_that_began_anew_gives_no_window() -> None:
     assert window_between(read_counters([page(10, 10)]), read_counters([page(3, 3)]), 10.0) is None
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_counter_that_is_no_number_gives_no_window(value: float) -> None:
+    assert window_between(read_counters([page(3, 3)]), read_counters([page(3, value)]), 10.0) is None
+    assert window_between(read_counters([page(3, value)]), read_counters([page(3, 9)]), 10.0) is None
+
+
 def test_a_study_promises_its_lengths_and_the_slos_that_it_measured(folder: Path) -> None:
     store = open_store(f"sqlite:///{folder / 'tuner.db'}")
     record = store.study("s")
@@ -123,5 +129,18 @@ def test_another_server_is_refused_in_one_line(folder: Path) -> None:
     assert (code, lines) == (2, [])
     assert error == (
         f"tuner: --url '{url}': it answers 200 to /metrics, without vllm:request_prompt_tokens; "
+        "give the address of a server of vLLM\n"
+    )
+
+
+@pytest.mark.parametrize("value", ["many", ""])
+@pytest.mark.parametrize("edge", ["500.0", "wide"])
+def test_a_page_of_another_format_is_refused_with_its_address(folder: Path, edge: str, value: str) -> None:
+    bucket = f'vllm:request_prompt_tokens_bucket{{le="{edge}"}} {value}\n'
+    with served([page(1, 1)]) as good, served([bucket]) as url:
+        code, lines, error = watch(folder, url, "--url", good)
+    assert (code, lines) == (2, [])
+    assert error == (
+        f"tuner: --url '{url}': its page at /metrics is not in the text format of Prometheus; "
         "give the address of a server of vLLM\n"
     )

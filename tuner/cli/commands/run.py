@@ -345,10 +345,10 @@ def drift(
         refuse_both(server, storage)
         if study is None or limit is not None:
             raise UserError("with --server, give --study, and leave --for out")
-        if not end and not url:
-            raise UserError("with --server, give --url URL, or --end")
+        if end == bool(url):
+            raise UserError("with --server, give either --url URL or --end")
         window_s = read_duration("window", window)
-        pages.service.watch_deployed(server, study, () if end else url or (), window_s, insecure=insecure)
+        pages.service.watch_deployed(server, study, url or (), window_s, insecure=insecure)
         return
     if end:
         raise UserError("--end is for a service; give --server URL, or end this command with Ctrl-C")

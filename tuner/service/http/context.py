@@ -44,8 +44,8 @@ class ServiceContext:
         deployed: servers that users may let the service read.
         names: of this server, in lower case, for requests to be answered; None: any name.
         public_url: the page's address, as browsers know it; None: that of the request.
-        provider: where people sign in; None: by tokens alone.
-        sign_in_time: how long somebody who signed in stays so.
+        provider: at which people sign in; None: people log in with tokens alone.
+        sign_in_time: how long the token of a sign-in is valid.
     """
 
     service: ServiceStore

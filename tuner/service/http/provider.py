@@ -1,20 +1,24 @@
-"""An OpenID Connect provider: where people sign in, and what it says of who did.
+"""Ask an OpenID Connect provider who has signed in.
 
-The flow is the authorization code flow with PKCE (OpenID Connect Core 1.0, section 3.1; RFC 7636). What the provider
-says counts only in an ID token with its signature, for this client, and with the nonce of this browser.
+The flow is the authorization code flow with PKCE (OpenID Connect Core 1.0, section 3.1; RFC 7636). A person is the
+subject of an ID token with the provider's signature, for this client, and with the nonce of this browser. Claims that
+the token lacks are those of the provider's UserInfo endpoint for the same subject.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
 import re
 import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
-from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.parse import quote_plus, urlsplit
 
 import httpx
 
@@ -30,21 +34,23 @@ from tuner.settings.serve import ServeSettings
 SECRET = "TUNER_OIDC_CLIENT_SECRET"
 """The variable with the client's secret; a public client has none."""
 
+EMAIL, VERIFIED = "email", "email_verified"
+"""Claims: an address, and whether the provider has verified that it is the person's."""
+
 EVERYBODY = "*"
-"""In the place of a group: whoever the provider lets in."""
+"""Stands for a group of all people whom the provider lets in."""
 
 TIMEOUT_S = 10.0
 KEPT_S = 3600.0
-"""How long the provider's description and keys are kept; a key that is not among them is looked for at once."""
+"""Seconds for which the provider's description and keys are kept; a key that is not among them is read at once."""
 
 LEEWAY_S = 60
-"""By how much the clocks of provider and service may differ."""
+"""Seconds by which the clocks of provider and service may differ."""
 
 _OWNER = re.compile(NAME)
 _SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA")
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _RANKS = (Role.VIEWER, Role.USER, Role.ADMIN)
-
-
 ASK = "ask an admin of this server"
 
 
@@ -58,7 +64,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a browser keeps between its way to the provider and its way back."""
+    """What a browser keeps while its user signs in at the provider."""
 
     state: str
     nonce: str
@@ -80,17 +86,22 @@ class Attempt:
         """The text of the cookie."""
         return f"{self.state}.{self.nonce}.{self.verifier}"
 
+    @property
+    def challenge(self) -> str:
+        """The verifier's challenge by the method S256 (RFC 7636, section 4.2)."""
+        return urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).decode().rstrip("=")
+
 
 @dataclass(frozen=True)
 class ProviderSettings:
     """How the service knows its provider.
 
     Attributes:
-        issuer: its address, as its tokens name it.
+        issuer: the provider's address, as `iss` of its tokens has it.
         client_id: of this service.
         roles: by group; `EVERYBODY` for all.
         client_secret: None for a public client.
-        scopes: that are asked for.
+        scopes: that the provider is asked for.
         owner_claim: the claim that names the owner of studies.
         groups_claim: the claim with the groups.
     """
@@ -113,12 +124,11 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
     """
     issuer, client_id = given.oidc_issuer, given.oidc_client_id
     if issuer is None:
-        for name in ("oidc_client_id", "oidc_role"):
+        for name in ("oidc_client_id", "oidc_role", "oidc_scope"):
             if value := getattr(given, name):
                 raise SettingError(name, str(value), "there is no provider", "give its address by {oidc_issuer}")
         return None
-    parts = urlsplit(issuer)
-    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))):
+    if not _is_safe(issuer):
         rule = "a provider's address begins with https://"
         raise SettingError("oidc_issuer", issuer, rule, "give the address that its tokens name as `iss`")
     if client_id is None:
@@ -128,7 +138,9 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
     if not given.oidc_role:
         rule = "without roles nobody may sign in"
         raise SettingError("oidc_role", None, rule, "give {oidc_role} GROUP=ROLE, such as '*=viewer' for everybody")
-    need("authlib")
+    if given.oidc_scope and "openid" not in given.oidc_scope:
+        rule = "without the scope openid a provider sends no ID token"
+        raise SettingError("oidc_scope", " ".join(given.oidc_scope), rule, "add {oidc_scope} openid")
     need("joserfc")
     return ProviderSettings(
         issuer,
@@ -139,6 +151,16 @@ def read_provider(given: ServeSettings, environment: Mapping[str, str]) -> Provi
         given.oidc_owner,
         given.oidc_groups,
     )
+
+
+def _is_safe(address: object) -> bool:
+    """Return whether codes and secrets may be sent to an address: by HTTPS, or to this machine."""
+    try:
+        parts = urlsplit(address if isinstance(address, str) else "")
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def _roles(given: Sequence[str]) -> dict[str, Role]:
@@ -165,12 +187,13 @@ class Provider:
         self.settings = settings
         self._transport = transport
         self._described: dict[str, Any] | None = None
+        self._reading: asyncio.Task[dict[str, Any]] | None = None
         self._keys: Any = None
         self._read_at = -KEPT_S
 
     @property
     def host(self) -> str:
-        """Its name, for people."""
+        """The provider's name on the page and in messages."""
         return urlsplit(self.settings.issuer).netloc
 
     async def address(self, attempt: Attempt, back: str) -> str:
@@ -179,19 +202,13 @@ class Provider:
         Raises:
             Problem: 503 if the provider does not answer.
         """
-        parameters, challenge = _authlib("rfc6749.parameters"), _authlib("rfc7636").create_s256_code_challenge
-        address: str = parameters.prepare_grant_uri(
-            (await self._description())["authorization_endpoint"],
-            self.settings.client_id,
-            "code",
-            back,
-            " ".join(self.settings.scopes),
-            attempt.state,
-            nonce=attempt.nonce,
-            code_challenge=challenge(attempt.verifier),
-            code_challenge_method="S256",
-        )
-        return address
+        asked = {
+            **{"response_type": "code", "client_id": self.settings.client_id, "redirect_uri": back},
+            **{"scope": " ".join(self.settings.scopes), "state": attempt.state, "nonce": attempt.nonce},
+            **{"code_challenge": attempt.challenge, "code_challenge_method": "S256"},
+        }
+        place = (await self._description())["authorization_endpoint"]
+        return str(httpx.URL(place).copy_merge_params(asked))
 
     async def person(self, attempt: Attempt, code: str, back: str) -> Person:
         """Return who has signed in, for the code that the provider gave the browser.
@@ -201,8 +218,10 @@ class Provider:
         """
         token = await self._exchanged(attempt, code, back)
         claims = await self._claims(str(token.get("id_token", "")), attempt.nonce)
-        asked, place = {self.settings.owner_claim, self.settings.groups_claim}, self._described or {}
-        if not asked <= claims.keys() and "userinfo_endpoint" in place:
+        needed, place = {self.settings.owner_claim, self.settings.groups_claim}, await self._description()
+        if self.settings.owner_claim == EMAIL:
+            needed.add(VERIFIED)
+        if not needed <= claims.keys() and "userinfo_endpoint" in place:
             headers = {"Authorization": f"Bearer {token.get('access_token', '')}"}
             more = await self._json("GET", place["userinfo_endpoint"], headers=headers)
             claims = {**(more if more.get("sub") == claims["sub"] else {}), **claims}
@@ -211,34 +230,44 @@ class Provider:
     async def _exchanged(self, attempt: Attempt, code: str, back: str) -> dict[str, Any]:
         """Return the provider's tokens for a code."""
         settings, described = self.settings, await self._description()
-        form = {"code": code, "redirect_uri": back, "code_verifier": attempt.verifier}
-        body = _authlib("rfc6749.parameters").prepare_token_request("authorization_code", **form)
-        headers, secret = {"Content-Type": "application/x-www-form-urlencoded"}, settings.client_secret
-        proof = {"client_id": settings.client_id, **({} if secret is None else {"client_secret": secret})}
+        form = {"grant_type": "authorization_code", "code": code, "redirect_uri": back}
+        form |= {"code_verifier": attempt.verifier}
+        auth, secret = None, settings.client_secret
         methods = described.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if secret is not None and "client_secret_basic" in methods:  # RFC 6749, section 2.3.1
             auth = httpx.BasicAuth(quote_plus(settings.client_id), quote_plus(secret))
-            return await self._json("POST", described["token_endpoint"], content=body, headers=headers, auth=auth)
-        content = f"{body}&{urlencode(proof)}"
-        return await self._json("POST", described["token_endpoint"], content=content, headers=headers)
+        else:
+            form |= {"client_id": settings.client_id, **({} if secret is None else {"client_secret": secret})}
+        return await self._json("POST", described["token_endpoint"], data=form, auth=auth)
 
     async def _description(self) -> dict[str, Any]:
-        """Return what the provider says of itself (OpenID Connect Discovery 1.0).
+        """Return what the provider says of itself, which one request at a time reads for everybody who waits.
 
         Raises:
             Problem: 503 if it says nothing of use.
         """
         if self._described is None or time.monotonic() - self._read_at > KEPT_S:
-            place = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
-            described = await self._json("GET", place)
-            if described.get("issuer") != self.settings.issuer:
-                said = described.get("issuer")
-                raise self._unusable(f"{place} names the issuer {said!r}, not {self.settings.issuer!r}")
-            missing = {"authorization_endpoint", "token_endpoint", "jwks_uri"} - described.keys()
-            if missing:
-                raise self._unusable(f"{place} has no {', '.join(sorted(missing))}")
-            self._described, self._keys, self._read_at = described, None, time.monotonic()
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._discovered())
+            return await asyncio.shield(self._reading)  # a browser that leaves does not end it for the others
         return self._described
+
+    async def _discovered(self) -> dict[str, Any]:
+        """Read and keep the description (OpenID Connect Discovery 1.0).
+
+        Raises:
+            Problem: 503 if it says nothing of use.
+        """
+        place = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+        described = await self._json("GET", place)
+        if (issuer := described.get("issuer")) != self.settings.issuer:
+            raise self._unusable(f"{place} names the issuer {issuer!r}, not {self.settings.issuer!r}")
+        named = [*_ENDPOINTS, *({"userinfo_endpoint"} & described.keys())]
+        unsafe = [name for name in named if not _is_safe(described.get(name))]
+        if unsafe:
+            raise self._unusable(f"{place} has no https:// address as {', '.join(unsafe)}")
+        self._described, self._keys, self._read_at = described, None, time.monotonic()
+        return described
 
     async def _json(self, method: str, url: str, **request: Any) -> dict[str, Any]:
         try:
@@ -260,12 +289,13 @@ class Provider:
         jwt, jwk, errors = (import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
         settings, described = self.settings, await self._description()
         for again in (False, True):
-            if self._keys is None or again:
-                self._keys = jwk.KeySet.import_key_set(await self._json("GET", described["jwks_uri"]))
+            found = await self._json("GET", described["jwks_uri"]) if self._keys is None or again else None
             try:
+                if found is not None:
+                    self._keys = jwk.KeySet.import_key_set(found)
                 claims: dict[str, Any] = jwt.decode(token, self._keys, algorithms=list(_SIGNATURES)).claims
                 break
-            except (errors.JoseError, ValueError) as error:
+            except (errors.JoseError, ValueError, KeyError, TypeError) as error:  # the last two: no key set
                 # a provider that has changed its keys signs with one that was not read yet
                 if again:
                     raise self._unusable(f"the ID token is not valid: {_line(error)}") from None
@@ -295,9 +325,9 @@ class Provider:
         owner, groups = claims.get(settings.owner_claim), claims.get(settings.groups_claim) or []
         if not isinstance(owner, str) or not _OWNER.fullmatch(owner):
             raise Problem(403, f"the claim {settings.owner_claim!r} is {owner!r}, which names no owner; {ASK}")
-        if settings.owner_claim == "email" and claims.get("email_verified") is not True:
+        if settings.owner_claim == EMAIL and claims.get(VERIFIED) is not True:
             raise Problem(403, f"the provider has not verified the address {owner!r}; {ASK}")
-        named = {EVERYBODY, *(groups if isinstance(groups, list) else [groups])}
+        named = [EVERYBODY, *(groups if isinstance(groups, list) else [groups])]
         roles = [role for group, role in settings.roles.items() if group in named]
         if not roles:
             raise Problem(403, f"{owner!r} is in no group that has a role here; {ASK}", rule="no role")
@@ -306,10 +336,6 @@ class Provider:
     def _unusable(self, reason: str) -> Problem:
         say(logging.WARNING, f"sign-in: {reason}")
         return Problem(503, f"signing in at {self.host} failed; try again, or {ASK}", rule=reason)
-
-
-def _authlib(module: str) -> Any:
-    return import_module(f"authlib.oauth2.{module}")
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Sign in at an OpenID Connect provider: the way there, and the token that the page gets after the way back.
+"""Sign in at an OpenID Connect provider: the address to which a browser is sent, and the token that it gets afterwards.
 
 The token is one like every other, with the owner and the role that the provider's claims stand for. It expires after
 some hours; an admin may revoke it, and logging out does.
@@ -41,9 +41,9 @@ class SignIn(Body):
 
 @router.get("/sign-in")
 async def begin(request: Request, response: Response, context: Context) -> dict[str, str]:
-    """Return the address at which the browser signs in, and let it keep what shows that it is the same afterwards.
+    """Return the address at which a browser signs in, and set the cookie that ties the answer to this browser.
 
-    The provider sends the browser to the page, which sends `POST /v1/sign-in` what it was given.
+    The provider sends the browser back to the page, whose script sends code and state to `POST /v1/sign-in`.
     """
     attempt = Attempt.new()
     address = await _provider(context).address(attempt, _page(request, context))
@@ -84,7 +84,7 @@ def _provider(context: ServiceContext) -> Provider:
 
 
 def _page(request: Request, context: ServiceContext) -> str:
-    """Return the address of the page; the provider knows it, too."""
+    """Return the address of the page, which is registered at the provider as the redirect URI."""
     scheme = "https" if context.is_secure else "http"
     return context.public_url or f"{scheme}://{request.headers.get('host', '')}/"
 

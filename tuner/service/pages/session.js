@@ -24,7 +24,7 @@ export async function restore() {
   return who;
 }
 
-/** Return the name of where people sign in; empty: they have tokens. */
+/** Return the name of the provider at which people sign in; empty: people log in with tokens alone. */
 export function provider() {
   return document.querySelector("meta[name=provider]").content;
 }
@@ -34,7 +34,7 @@ export async function signIn() {
   location.assign((await get("/v1/sign-in")).address);
 }
 
-/** Log in with what the provider has put into the page's address, if it has just sent the browser back. */
+/** Log in with the code in the page's address, if the provider has just sent the browser back. */
 export async function finishSignIn() {
   const given = new URLSearchParams(location.search);
   if (!given.has("state") && !given.has("error")) return;

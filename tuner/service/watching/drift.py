@@ -81,9 +81,11 @@ class DriftWatcher:
         self._service, self._store, self._servers, self._note = service, store, servers, note
         self._state, self._read, self._now = state, read, now
         self._watching: dict[str, _Watching] = {}
+        self._stop = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Step until `stop` is set."""
+        """Step until `stop` is set; of the studies whose servers are due then, no further one is read."""
+        self._stop = stop
         while not stop.wait(STEP_S):
             try:
                 if self._state.leads:
@@ -117,6 +119,8 @@ class DriftWatcher:
     def _look(self, submission: Submission) -> None:
         """Read the servers of a study, and store what was compared or why nothing was."""
         watch = dict(submission.watch or {})
+        if self._stop.is_set():
+            return
         try:
             counters = self._read(self._servers.checked(watch["urls"]))
             now = self._now()

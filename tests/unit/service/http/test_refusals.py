@@ -161,6 +161,7 @@ OWN = frozenset({"localhost", "127.0.0.1", "::1"})
         ({"host": "0.0.0.0"}, None),
         ({"tls_certificate": Path("c"), "tls_key": Path("k")}, None),
         ({"host": "0.0.0.0", "server_name": ("tuner.example",)}, OWN | {"0.0.0.0", "tuner.example"}),
+        ({"public_url": "https://Tuner.example"}, OWN | {"tuner.example"}),
     ],
 )
 def test_the_names_of_a_server(settings: dict[str, object], names: frozenset[str] | None) -> None:

@@ -36,6 +36,7 @@ GOOD = {
     "email_verified": True,
     "groups": ["ml"],
 }
+ATTEMPT = Attempt("s", "n", "v" * 43)
 SETTINGS = ProviderSettings(ISSUER, CLIENT, {"ml": Role.USER, "platform": Role.ADMIN}, "secret")
 
 
@@ -152,7 +153,7 @@ def test_the_page_names_the_provider(served: Api, issuer: str) -> None:
 def test_there_is_nothing_to_sign_in_at_without_a_provider(api: Api) -> None:
     assert '<meta name="provider" content="">' in api.client.get("/").text
     assert api.client.get("/v1/sign-in").status_code == 404
-    assert api.client.post("/v1/sign-in", json={"code": "c", "state": "s"}).status_code in (401, 404)
+    assert api.client.post("/v1/sign-in", json={"code": "c", "state": "s"}).status_code == 404
 
 
 def test_a_provider_that_does_not_answer_is_told_in_one_line(tmp_path: Path, caplog: Any) -> None:
@@ -183,21 +184,27 @@ class Sender:
         signing = {"RS256": key or self.key, "HS256": jwk.OctKey.import_key(b"k" * 32)}[algorithm]
         kid = {} if algorithm != "RS256" else {"kid": "a"}
         self.token = jwt.encode({"alg": algorithm, **kid}, claims, signing, algorithms=[algorithm])
-        self.issuer = issuer
-
-    def answer(self, request: httpx.Request) -> httpx.Response:
         place = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
-        answers: dict[str, Any] = {
-            "/.well-known/openid-configuration": {"issuer": self.issuer, **place},
+        self.answers: dict[str, Any] = {
+            "/.well-known/openid-configuration": {"issuer": issuer, **place},
             "/jwks_uri": jwk.KeySet([self.key]).as_dict(private=False),
             "/token_endpoint": {"access_token": "t", "token_type": "Bearer", "id_token": self.token},
         }
-        return httpx.Response(200, json=answers[request.url.path])
+        self.asked: list[str] = []
+
+    def describe(self, **more: Any) -> None:
+        """Let the description say something else."""
+        self.answers["/.well-known/openid-configuration"] |= more
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.path)
+        await asyncio.sleep(0)  # others may ask meanwhile
+        return httpx.Response(200, json=self.answers[request.url.path])
 
 
 def person(sender: Sender) -> Any:
     provider = Provider(SETTINGS, httpx.MockTransport(sender.answer))
-    return asyncio.run(provider.person(Attempt("s", "n", "v" * 43), "code", HOST))
+    return asyncio.run(provider.person(ATTEMPT, "code", HOST))
 
 
 def test_a_good_id_token_names_its_person() -> None:
@@ -237,6 +244,73 @@ def test_a_description_of_another_issuer_is_refused() -> None:
     assert "names the issuer 'https://other.test'" in str(caught.value.rule)
 
 
+@pytest.mark.parametrize("address", ["http://login.test/x", "javascript:alert(1)", "https://[", 7, None])
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"])
+def test_an_endpoint_that_is_not_safe_is_refused(name: str, address: object) -> None:
+    sender = Sender(GOOD)
+    sender.describe(**{name: address})
+    with pytest.raises(Problem) as caught:
+        person(sender)
+    assert str(caught.value.rule).endswith(f"has no https:// address as {name}")
+    assert sender.asked == ["/.well-known/openid-configuration"]
+
+
+def test_a_key_that_is_new_is_read_once() -> None:
+    sender, other = Sender(GOOD), Sender(GOOD)
+    provider = Provider(SETTINGS, httpx.MockTransport(sender.answer))
+    asyncio.run(provider.person(ATTEMPT, "code", HOST))
+    sender.answers |= {place: other.answers[place] for place in ("/jwks_uri", "/token_endpoint")}
+    for _ in range(2):
+        assert asyncio.run(provider.person(ATTEMPT, "code", HOST)).owner == "ada@example.com"
+    assert sender.asked.count("/jwks_uri") == 2
+
+
+@pytest.mark.parametrize("keys", [{}, {"keys": None}, {"keys": []}, {"keys": [{"kty": "new"}]}, {"keys": ["x"]}])
+def test_a_set_without_a_key_is_a_provider_s_fault(keys: dict[str, Any]) -> None:
+    sender = Sender(GOOD)
+    sender.answers["/jwks_uri"] = keys
+    with pytest.raises(Problem) as caught:
+        person(sender)
+    assert caught.value.status == 503
+
+
+def test_a_key_of_a_kind_of_tomorrow_hides_no_other() -> None:
+    sender = Sender(GOOD)
+    sender.answers["/jwks_uri"]["keys"].insert(0, {"kty": "AKP", "kid": "b"})
+    assert person(sender).owner == "ada@example.com"
+
+
+def test_browsers_that_begin_at_once_wait_for_one_description() -> None:
+    sender = Sender(GOOD)
+    provider = Provider(SETTINGS, httpx.MockTransport(sender.answer))
+
+    async def begin() -> list[str]:
+        return await asyncio.gather(*(provider.address(ATTEMPT, HOST) for _ in range(20)))
+
+    assert len({*asyncio.run(begin())}) == 1
+    assert sender.asked == ["/.well-known/openid-configuration"]
+
+
+@pytest.mark.parametrize(("subject", "status"), [("1", None), ("2", 403)])
+def test_claims_that_the_token_lacks_are_those_of_the_same_subject(subject: str, status: int | None) -> None:
+    sender = Sender({name: value for name, value in GOOD.items() if name != "email_verified"})
+    sender.describe(userinfo_endpoint=f"{ISSUER}/userinfo")
+    sender.answers["/userinfo"] = {"sub": subject, "email_verified": True, "email": "eve@example.com"}
+    if status is None:
+        assert person(sender).owner == "ada@example.com"
+        return
+    with pytest.raises(Problem) as caught:
+        person(sender)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("groups", [None, 7, [{"name": "ml"}], ["sales", ["ml"]], {"ml": True}], ids=str)
+def test_groups_of_another_form_give_no_role(groups: object) -> None:
+    with pytest.raises(Problem) as caught:
+        person(Sender({**GOOD, "groups": groups}))
+    assert caught.value.status == 403
+
+
 @pytest.mark.parametrize("owner", [None, 7, "", "a b", "../x", "x" * 64])
 def test_a_claim_that_names_no_owner_is_refused(owner: object) -> None:
     with pytest.raises(Problem) as caught:
@@ -257,6 +331,9 @@ WHOLE: dict[str, Any] = {"oidc_issuer": ISSUER, "oidc_client_id": CLIENT, "oidc_
         ({"oidc_role": ("ml",)}, "oidc_role"),
         ({"oidc_role": ("ml=owner",)}, "oidc_role"),
         ({"oidc_issuer": None}, "oidc_client_id"),
+        ({"oidc_issuer": None, "oidc_client_id": None, "oidc_role": (), "oidc_scope": ("openid",)}, "oidc_scope"),
+        ({"oidc_issuer": "https://["}, "oidc_issuer"),
+        ({"oidc_scope": ("groups",)}, "oidc_scope"),
     ],
     ids=str,
 )

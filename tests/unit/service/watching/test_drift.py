@@ -1,6 +1,7 @@
 """Deployed servers that the service reads: which, what it says of them, and to whom."""
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -187,6 +188,14 @@ def test_a_server_that_does_not_answer_is_told_and_read_again(watched: Watched) 
 def test_a_host_that_is_no_longer_allowed_is_not_read(watched: Watched) -> None:
     watched.watcher._servers = DeployedServers()
     assert "this server reads no metrics of deployed servers" in watched.step()["problem"]
+    assert watched.read == []
+
+
+def test_no_further_study_is_read_once_the_service_stops(watched: Watched) -> None:
+    stop = threading.Event()
+    stop.set()
+    watched.watcher.run(stop)
+    watched.watcher.step()
     assert watched.read == []
 
 

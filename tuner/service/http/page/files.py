@@ -60,7 +60,7 @@ def plotly() -> tuple[str, bytes, bytes]:
 def first_page(provider: str) -> bytes:
     """Return the page with the address of Plotly's script, which the page loads when it draws the first chart.
 
-    `provider` is the name of where people sign in; empty: by tokens alone.
+    `provider` is the name of the provider at which people sign in; empty: people log in with tokens alone.
 
     The style sheets that the script would add are those of its maps, which no chart here has. Elements with their ids
     keep it from adding them, which the content security policy would refuse.
