@@ -310,9 +310,10 @@ def _notes(traffic: Traffic) -> Iterator[str]:
     if isinstance(traffic.arrivals, TraceArrivals):
         times = due_times(traffic)
         span, speed = (times[-1] or 0.0) - (times[0] or 0.0), traffic.arrivals.speed
-        rate = f", {(len(times) - 1) / span:.3g} requests/s" if span else ""
+        what = "arrivals" if traffic.has_sessions else "requests"
+        rate = f", {(len(times) - 1) / span:.3g} {what}/s" if span else ""
         faster = "" if speed == 1 else f" at speed {speed:g}"
-        yield f"trace {traffic.arrivals.file.name}: {len(times)} requests in {span:.4g} s{rate}{faster}"
+        yield f"trace {traffic.arrivals.file.name}: {len(times)} {what} in {span:.4g} s{rate}{faster}"
     if traffic.has_sessions:
         yield f"sessions: {traffic.requests_per_arrival:.3g} requests for each arrival; rates below count requests"
     for each in traffic.sent_classes.values():
