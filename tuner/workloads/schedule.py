@@ -233,8 +233,7 @@ _Recorded = list[tuple[int, float | None, RecordedRequest, tuple[Segment, ...]]]
 
 def _recorded_sessions(kind: RequestClass) -> Iterator[_Recorded]:
     """Yield the sessions of a recording, round after round without an end; each round has segments of its own."""
-    found = None if kind.trace is None else kind.trace.sessions
-    if kind.trace is None or found is None:
+    if kind.trace is None or (found := kind.trace.sessions) is None:
         return
     recording, paths = read_recording(kind.trace.file), list[tuple[Segment, ...]]()
     while True:
@@ -265,9 +264,9 @@ def _recorded_session(
             pause_s = drawn if pause is None else pause
         main.setdefault(turn, request)
         before = main.get(turn - 1)
-        context = 0 if before is None or not _follows(before, request, size) else before.input_tokens
-        context += before.output_tokens if before is not None and context else 0
-        path = () if context else path
+        context = 0
+        if before is not None and _follows(before, request, size):
+            context, path = before.input_tokens + before.output_tokens, ()
         own = request.input_tokens - context - sum(each.tokens for each in path)
         found.append(
             replace(
