@@ -365,8 +365,7 @@ class RequestClass(Strict):
     @property
     def mean_requests(self) -> float:
         """The mean number of requests of an arrival: 1 without sessions."""
-        recorded = None if self.trace is None else self.trace.sessions
-        if recorded is not None:
+        if self.trace is not None and (recorded := self.trace.sessions) is not None:
             return recorded.requests
         return 1.0 if self.session is None else self.session.requests
 

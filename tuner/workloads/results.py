@@ -49,8 +49,8 @@ class RequestRecord:
         name: its class.
         status: how it ended.
         planned_input, planned_output: tokens of prompt and answer that the workload plans.
-        due_s: the scheduled time; None in a closed loop. That of a later turn of a session is the end of the answers
-            before it, and its pause; None if it never came.
+        due_s: the scheduled time; None in a closed loop. A later turn of a session is due at the end of the answers
+            before it plus its pause; None if that time never came.
         sent_s: when it was sent.
         first_token_s: when its first token arrived.
         end_s: when it ended.

@@ -233,8 +233,7 @@ _Recorded = list[tuple[int, float | None, RecordedRequest, tuple[Segment, ...]]]
 
 def _recorded_sessions(kind: RequestClass) -> Iterator[_Recorded]:
     """Yield the sessions of a recording, round after round without an end; each round has segments of its own."""
-    found = None if kind.trace is None else kind.trace.sessions
-    if kind.trace is None or found is None:
+    if kind.trace is None or (found := kind.trace.sessions) is None:
         return
     recording, paths = read_recording(kind.trace.file), list[tuple[Segment, ...]]()
     while True:
@@ -265,9 +264,9 @@ def _recorded_session(
             pause_s = drawn if pause is None else pause
         main.setdefault(turn, request)
         before = main.get(turn - 1)
-        context = 0 if before is None or not _follows(before, request, size) else before.input_tokens
-        context += before.output_tokens if before is not None and context else 0
-        path = () if context else path
+        context = 0
+        if before is not None and _follows(before, request, size):
+            context, path = before.input_tokens + before.output_tokens, ()
         own = request.input_tokens - context - sum(each.tokens for each in path)
         found.append(
             replace(
@@ -310,9 +309,10 @@ def _notes(traffic: Traffic) -> Iterator[str]:
     if isinstance(traffic.arrivals, TraceArrivals):
         times = due_times(traffic)
         span, speed = (times[-1] or 0.0) - (times[0] or 0.0), traffic.arrivals.speed
-        rate = f", {(len(times) - 1) / span:.3g} requests/s" if span else ""
+        what = "arrivals" if traffic.has_sessions else "requests"
+        rate = f", {(len(times) - 1) / span:.3g} {what}/s" if span else ""
         faster = "" if speed == 1 else f" at speed {speed:g}"
-        yield f"trace {traffic.arrivals.file.name}: {len(times)} requests in {span:.4g} s{rate}{faster}"
+        yield f"trace {traffic.arrivals.file.name}: {len(times)} {what} in {span:.4g} s{rate}{faster}"
     if traffic.has_sessions:
         yield f"sessions: {traffic.requests_per_arrival:.3g} requests for each arrival; rates below count requests"
     for each in traffic.sent_classes.values():

@@ -1,7 +1,7 @@
 """Sessions: the generator against a server whose answers take a known time, and the simulated client beside it.
 
-Both are the same two clients: what a turn waits for, when it is due, and what a failure ends. The times are worked out
-by hand.
+Both clients get the same sessions. They have to agree on when a turn is due, and on the requests that a failure leaves
+unsent. The times are worked out by hand.
 """
 
 from __future__ import annotations

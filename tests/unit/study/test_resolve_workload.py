@@ -119,6 +119,7 @@ def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, obj
     [
         (("goodput",), (), "'goodput': no request class has an SLO; add `slo` to the traffic file"),
         (("a.goodput_share",), (), "no request class has an SLO"),
+        (("session_goodput_share",), (), "no measured request class has sessions; add `session` to a class"),
         (("output_goodput",), (), "no request class has an SLO"),
         ((), ("capacity>=4",), "capacity is an objective, not an SLO"),
     ],
@@ -129,6 +130,20 @@ def test_metrics_of_slos_need_slos(
     load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN),)))
     with pytest.raises(UserError, match=message):
         find_goals(BURST, load, GoalSettings(objective=objectives, slo=slos), own=False)
+
+
+def test_a_share_of_sessions_is_of_a_class_that_has_them(tmp_path: Path) -> None:
+    kinds = "  a: {input: 4, output: 4}\n  b: {input: 4, output: 4, session: {turns: 2}}\n"
+    text = f"arrivals: {{process: poisson, rate: 4}}\nrequests: 10\nclasses:\n{kinds}slo:\n  "
+
+    def slos(name: str) -> list[str]:
+        file = written(tmp_path, f"{text}{name}: {{session_goodput_share: 0.9}}\n")
+        load = find_workload(BURST, WorkloadSettings(workload=(file,)))
+        return [str(slo) for slo in find_goals(BURST, load, GoalSettings(), own=False).slos]
+
+    assert slos("b") == ["b.session_goodput_share>=0.9"]
+    with pytest.raises(UserError, match=r"'a\.session_goodput_share': no measured request class has sessions"):
+        slos("a")
 
 
 def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "night.yaml") -> tuple[str, ...]:
@@ -269,6 +284,15 @@ def test_the_adapters_of_a_command_are_its_own_matter() -> None:
 def test_adapters_are_refused_for_other_engines(engine: str) -> None:
     with pytest.raises(SettingError, match=f"LoRA adapters are not offered for {engine}"):
         check_requests(traffic(adapters=["sql"]), engine, MODULES)
+
+
+def test_sessions_are_for_engines_whose_answers_can_be_in_a_prompt() -> None:
+    load = traffic(session={"turns": 2})
+    for engine in ("vllm", "openai", "simulated"):
+        check_requests(load, engine, ())
+    for engine in ("sglang", "llama.cpp", "tensorrt-llm"):
+        with pytest.raises(SettingError, match=f"sessions are not offered for {engine}: it sends no token ids"):
+            check_requests(load, engine, ())
 
 
 @pytest.mark.parametrize(

@@ -223,10 +223,16 @@ def _check_measured(field: str, name: str, workload: Workload) -> None:
         classes = ", ".join(workload.sent_classes)
         raise SettingError(field, name, f"no class is called {prefix!r}; classes: {classes}, or worst, client")
     _check_whole_gpu(field, name, workload)
-    if base == "session_goodput_share" and not any(each.has_sessions for each in request_classes(workload)):
-        raise SettingError(field, name, "no request class has sessions", "add `session` to a class")
+    if base == "session_goodput_share" and not any(each.has_sessions for each in _measured(prefix, workload)):
+        raise SettingError(field, name, "no measured request class has sessions", "add `session` to a class")
     if base in ("goodput", "goodput_share", "session_goodput_share", *TOKEN_GOODPUTS) and not workload.slos:
         raise SettingError(field, name, "no request class has an SLO", "add `slo` to the traffic file")
+
+
+def _measured(prefix: str, workload: Traffic | Suite) -> list[RequestClass]:
+    """Return the classes whose requests a metric with a prefix may count."""
+    own = workload.sent_classes.get(prefix) if isinstance(workload, Traffic) else None
+    return request_classes(workload) if own is None else [own]
 
 
 def _check_whole_gpu(field: str, name: str, workload: Traffic | Suite) -> None:

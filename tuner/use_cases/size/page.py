@@ -135,10 +135,10 @@ def currency(each: Sized) -> str:
 
 def reserve_line(sizing: Sizing) -> str:
     """Return the demand and the rule for servers, in a line."""
-    demand, reserve = sizing.demand, sizing.settings
+    demand, settings = sizing.demand, sizing.settings
     return (
         f"peak {text.number(demand.peak)} requests/s and mean {text.number(demand.mean)}, "
-        f"{reserve.headroom:.0%} headroom, {text.count(reserve.spares, 'server')} may fail; "
+        f"{settings.headroom:.0%} headroom, {text.count(settings.spares, 'server')} may fail; "
         f"a month has {HOURS_PER_MONTH:.0f} hours"
     )
 

@@ -209,7 +209,7 @@ def _notes(load: object, slos: Sequence[Slo]) -> list[str]:
         )
     for name, bounds in load.slo.items() if isinstance(load, Traffic) else ():
         single = [key for key in bounds if key in _SINGLE]
-        if single and "goodput_share" not in bounds:
+        if single and not bounds.keys() & {"goodput_share", "session_goodput_share"}:
             rule = f"{name}: {', '.join(single)} of single requests bounds no rate without goodput_share"
             notes.append(f"{rule}; add a percentile (p95_{single[0]}) or goodput_share to `slo`")
     if not any(slo.metric.endswith("_ms") for slo in slos) and not (isinstance(load, Traffic) and load.slo):

@@ -42,6 +42,7 @@ def test_what_is_left_out_of_the_workload_is_said() -> None:
     bound = (parse_slo("a.p95_ttft_ms<1000"),)
     assert _notes(traffic({"p95_ttft_ms": 1000}), bound) == []
     assert _notes(traffic({"tpot_ms": 50, "goodput_share": 0.95}), bound) == []
+    assert _notes(traffic({"tpot_ms": 50, "session_goodput_share": 0.95}), bound) == []
     assert [line.partition(":")[0] for line in _notes(traffic({"tpot_ms": 50}), bound)] == ["a"]
     limited = _notes(traffic({"p95_ttft_ms": 1000}, max_in_flight=8), bound)
     assert limited == ["max_in_flight 8 is left out: it limits the client, whatever the number of servers"]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tests.unit.workloads.traces import samples
 from tuner.errors import UserError
 from tuner.use_cases.traffic import ImportSettings, cut_traffic, import_traffic
-from tuner.workloads.schedule import OfferedRequest, make_schedule
+from tuner.workloads.schedule import OfferedRequest, file_notes, make_schedule
 from tuner.workloads.traces.formats import read_as
 from tuner.workloads.traces.recording import RecordedRequest, with_turns
 from tuner.workloads.traces.source import ReadOptions
@@ -97,6 +97,12 @@ def test_a_replay_sends_sessions_and_waits_for_their_answers(tmp_path: Path) -> 
         (50, 0, True),
         (7, 0, False),
     ]
+
+
+def test_the_notes_of_a_replay_count_arrivals(tmp_path: Path) -> None:
+    notes = file_notes(imported(tmp_path))
+    assert notes[0] == "trace traffic.requests.jsonl: 2 arrivals in 1 s, 1 arrivals/s"
+    assert notes[1].startswith("sessions: 2.5 requests for each arrival")
 
 
 def test_rates_of_a_replay_count_requests(tmp_path: Path) -> None:
