@@ -16,7 +16,8 @@ from tuner.service.asked.allowed import check_variable, check_words
 from tuner.service.asked.rules import ServerRules
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Ending, Job
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.html import page_of
 from tuner.use_cases.size.page import document, verdict
