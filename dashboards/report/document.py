@@ -64,7 +64,7 @@ class KeptTable:
 
 
 def page_of(kept: Mapping[str, Any]) -> Page:
-    """Return the report of a document."""
+    """Return the report of a document, without the names of its studies."""
     return Page(
         title=kept["title"],
         subtitle=kept["subtitle"],
@@ -85,9 +85,5 @@ def _part(kept: Mapping[str, Any]) -> Figure | Table | Command | str:
         return Command(kept["title"], kept["text"])
     if kind == "figure":
         return Figure(kept["title"], go.Figure(kept["figure"]), kept["note"])
-    return Table(kept["title"], table_of(kept), kept["note"])
-
-
-def table_of(kept: Mapping[str, Any]) -> KeptTable:
-    """Return the table of a part that is one."""
-    return KeptTable([KeptColumn(**each) for each in kept["columns"]], kept["rows"], {*kept["faint"]})
+    columns = [KeptColumn(**each) for each in kept["columns"]]
+    return Table(kept["title"], KeptTable(columns, kept["rows"], {*kept["faint"]}), kept["note"])

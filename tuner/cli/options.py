@@ -15,7 +15,8 @@ import typer
 from tuner.cli.help import Command, flag, option, parameters_of, set_parameters
 from tuner.errors import SettingError, UserError, spelled
 from tuner.settings.declared import OUTPUT, PANELS, RUN, Setting, default_of, settings_of
-from tuner.settings.study import StudySettings, SubmitSettings
+from tuner.settings.study import StudySettings
+from tuner.settings.submit import SubmitSettings
 
 SERVER = "Server"
 

@@ -29,7 +29,7 @@ from tuner.client.settings import new_id, with_contents
 from tuner.client.streams import PAUSE_S, EventPlace
 from tuner.settings.declared import QUEUE, settings_of
 from tuner.settings.keywords import method_takes
-from tuner.settings.study import SubmitSettings
+from tuner.settings.submit import SubmitSettings
 
 Answer = TypeVar("Answer")
 POLL_S = 2.0

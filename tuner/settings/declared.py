@@ -115,7 +115,8 @@ class Setting:
         least: smallest value; None: no bound, or one that depends on other settings.
         most: largest value.
         choices: the possible values; None: any.
-        limit: what a service takes of it; None for a switch, and for a setting that a service does not take.
+        limit: what a service takes of it; None: all from `least` to `most`, and no limit for a switch and for a setting
+            that a service does not take.
         option: its name on the command line, where that is another one.
         more_of: the setting of which this one has the further values: `--engine a --engine b`.
     """
@@ -130,6 +131,11 @@ class Setting:
     limit: Number | Text | Entries | None = None
     option: str | None = None
     more_of: str | None = None
+
+    def __post_init__(self) -> None:
+        """Let a service take all that is possible, where both bounds say what that is."""
+        if self.limit is None and self.least is not None and self.most is not None:
+            object.__setattr__(self, "limit", Number(self.least, self.most))
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a value that no study can have.

@@ -2,7 +2,8 @@
 
 The options of the commands, the keywords of `tuner.optimize` and `tuner.Client.submit`, the body of `POST /v1/studies`
 with its schema, and the settings of the study itself are these classes. A setting in `AskedSettings` can be submitted
-to a service. The others name programs, files or places of a machine, which a service never takes from a request.
+to a service (`tuner.settings.submit`). The others name programs, files or places of a machine, which a service never
+takes from a request.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ from tuner.settings.declared import (
     MODEL,
     NAME,
     OUTPUT,
-    QUEUE,
     RUN,
     SEARCH,
-    SIZE,
     SPACE,
     STUDY,
     WORKLOAD,
@@ -392,7 +391,6 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
             "Share of a closed loop's requests that a trial of the search sends; the rounds send all.",
             least=0,
             most=1,
-            limit=Number(0, 1),
         ),
     ] = 0.5
     min_gain: Annotated[
@@ -428,104 +426,6 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
             RUN, "INTEGER", "Nodes of the cluster over which each trial's GPUs are spread evenly.", least=1, limit=_GPUS
         ),
     ] = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetSettings(Settings):
-    """Which servers are compared for a load, and what they hold beyond it."""
-
-    card: Annotated[
-        Sequence[str],
-        Setting(
-            SIZE, "NAME", "Card to compare, such as h200.", shown="l4, l40s, h100 and h200", limit=Entries(20, 300)
-        ),
-    ] = ()
-    card_price: Annotated[
-        Mapping[str, float],
-        Setting(
-            SIZE, "CARD=NUMBER", "Price of one GPU for an hour.", shown="the cards' list prices", limit=Entries(20, 300)
-        ),
-    ] = field(default_factory=dict)
-    most_gpus: Annotated[
-        int, Setting(SIZE, "INTEGER", "GPUs of one server at most.", least=1, most=8, limit=Number(1, 8))
-    ] = 8
-    headroom: Annotated[
-        float,
-        Setting(
-            SIZE,
-            "SHARE",
-            "What the servers hold beyond the peak, as a share of it.",
-            least=0,
-            most=10,
-            limit=Number(0, 10),
-        ),
-    ] = 0.2
-    spares: Annotated[
-        int,
-        Setting(
-            SIZE,
-            "INTEGER",
-            "Servers that may fail while the others hold the peak.",
-            least=0,
-            most=100,
-            limit=Number(0, 100),
-        ),
-    ] = 1
-    confirm: Annotated[
-        int,
-        Setting(
-            SIZE,
-            "INTEGER",
-            "Measure so many of the cheapest shapes on the GPUs that are there.",
-            least=0,
-            most=20,
-            limit=Number(0, 20),
-        ),
-    ] = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindSettings(Settings):
-    """Which kind of study a submission is."""
-
-    size: Annotated[bool, Setting(SIZE, "", "Find how many servers of which card and shape the load needs.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmittedSettings(AskedSettings, FleetSettings, KindSettings):
-    """All that a service takes: what is asked of a study that tunes, or of one that finds servers for a load."""
-
-
-SIZE_PRESET = "chat"
-"""The preset of a load that is sized, where none is given: that of a study has users and no rate."""
-
-SIZED = (
-    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "vllm_version", "env", "secret"),
-    *("keep_answers", "server_arguments"),
-)
-"""What is asked of a study that servers for a load depend on, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitSettings(SubmittedSettings):
-    """What is asked of a study, and how a service queues it."""
-
-    id: Annotated[
-        str | None,
-        Setting(QUEUE, "NAME", "Id of the study, which is its name. A repetition changes nothing.", shown="a new one"),
-    ] = None
-    kind: Annotated[
-        str | None, Setting(QUEUE, "KIND", "Kind of the devices, such as h200.", shown="the server's only one")
-    ] = None
-    gpus: Annotated[int, Setting(QUEUE, "INTEGER", "Most devices at once.", least=1)] = 1
-    priority: Annotated[
-        int, Setting(QUEUE, "INTEGER", "Larger is sooner, among your own studies.", least=-100, most=100)
-    ] = 0
-    shared: Annotated[bool, Setting(QUEUE, "", "Let every token read the study.", option="share")] = False
-    webhook: Annotated[
-        str | None,
-        Setting(QUEUE, "NAME", "Webhook of the server that hears of the study's end.", shown="the server's choice"),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -629,8 +529,3 @@ class StudySettings(AskedSettings):
     def engines(self) -> tuple[str, ...]:
         """Every engine of the study, the default engine first."""
         return (self.engine, *self.other_engines)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeSettings(StudySettings, FleetSettings):
-    """Settings of `tuner size`: of a study's `SIZED`, programs and places; and the servers that are compared."""

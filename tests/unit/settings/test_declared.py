@@ -14,7 +14,8 @@ from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
 from tuner.settings.declared import PANELS, part, settings_of
 from tuner.settings.serve import ServeSettings
-from tuner.settings.study import SearchSettings, StudySettings, SubmitSettings, SubmittedSettings
+from tuner.settings.study import SearchSettings, StudySettings
+from tuner.settings.submit import SubmitSettings, SubmittedSettings
 
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings), **settings_of(ServeSettings)}

@@ -32,15 +32,8 @@ from tuner.cli.options import (
 from tuner.cli.output import pages
 from tuner.errors import UserError
 from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, read_duration, settings_of
-from tuner.settings.study import (
-    SIZE_PRESET,
-    SIZED,
-    AskedSettings,
-    FleetSettings,
-    SizeSettings,
-    StudySettings,
-    WorkloadSettings,
-)
+from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
+from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 
 _HERE = "http://127.0.0.1:8000"
 

@@ -14,7 +14,7 @@ from tuner.cli.output import pages
 from tuner.errors import SettingError, UserError
 from tuner.settings.declared import QUEUE
 from tuner.settings.serve import ServeSettings
-from tuner.settings.study import SubmitSettings
+from tuner.settings.submit import SubmitSettings
 
 ACTIONS = ("add", "list", "revoke")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the study.", show_default=False)]

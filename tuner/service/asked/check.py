@@ -11,7 +11,8 @@ from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.traffic import check_traffic
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import declared_space, plan_study
 from tuner.use_cases.engines import simulated_engine
 from tuner.use_cases.size.sizing import check_size, compared

@@ -19,7 +19,8 @@ from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError
 from tuner.quality.harness import PREFIX as HARNESS
 from tuner.service.asked.allowed import check_space, check_variable, check_words
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.workloads.presets import preset_names
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

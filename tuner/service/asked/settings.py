@@ -13,16 +13,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from tuner.errors import SettingError, spelled
 from tuner.settings.declared import Number, Setting, check_limits, default_of, settings_of
-from tuner.settings.study import (
-    LARGEST_CONTENT,
-    SIZE_PRESET,
-    SIZED,
-    AskedSettings,
-    FleetSettings,
-    SizeSettings,
-    StudySettings,
-    SubmittedSettings,
-)
+from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
+from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
+from tuner.settings.submit import SubmittedSettings
 
 FILES = "files"
 """The setting beside the keywords: files that contents refer to, by name."""

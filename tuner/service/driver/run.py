@@ -25,7 +25,8 @@ from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Ending, Job
 from tuner.service.driver.size import run_size
 from tuner.service.queue.rules import SIMULATED
-from tuner.settings.study import SCRIPT_FILE, SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import SCRIPT_FILE, StudySettings
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.study.specification.spec import StudySpec

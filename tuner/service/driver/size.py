@@ -16,7 +16,8 @@ from tuner.service.asked.allowed import check_variable, check_words
 from tuner.service.asked.rules import ServerRules
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Ending, Job
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.html import page_of
 from tuner.use_cases.size.page import document, verdict
@@ -35,7 +36,7 @@ def run_size(
 ) -> Ending:
     """Find servers for a load, keep the answer, and return how the run ended.
 
-    Asked to stop or to yield, it measures no further shape: the answer has what was measured until then.
+    After a request to stop or to yield, no further shape is measured; the answer has what was measured until then.
 
     Raises:
         UserError: for a setting that cannot work, or a server that this service does not allow.
@@ -63,7 +64,7 @@ def _confirmed(sizing: Sizing, job: Job, observer: EventObserver, wishes: Wishes
 
 
 def _permit(settings: StudySettings, rules: ServerRules) -> None:
-    """Refuse a server with a flag or a variable that this service does not allow, as it would be started.
+    """Refuse a server whose command has a flag or a variable that this service does not allow.
 
     Raises:
         SettingError: with the flag or the variable.

@@ -13,7 +13,8 @@ from tuner.client.replies import ServiceToken, StudyProgress, SubmittedStudy
 from tuner.service.asked.settings import schema
 from tuner.service.watching.deployed import MOST_SERVERS
 from tuner.settings.declared import settings_of
-from tuner.settings.study import MOST_GPUS, SubmitSettings
+from tuner.settings.study import MOST_GPUS
+from tuner.settings.submit import SubmitSettings
 
 Record = TypeVar("Record")
 Counts = tuple[int, int, int, float | None]

@@ -23,7 +23,8 @@ from tuner.service.http.models import NewStudy, NewWatch, StudyChange, study_of
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
 from tuner.service.scheduler.launcher import submission_folder
 from tuner.service.watching.drift import promised, text_of
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
 

@@ -22,7 +22,7 @@ from tuner.service.queue.rules import WEEK_S, WITHOUT_GPU
 from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
 from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
 from tuner.service.scheduler.launcher import Launcher, kill_driver
-from tuner.settings.study import SizeSettings
+from tuner.settings.fleet import SizeSettings
 from tuner.study.specification.plan import gpus_of_trial
 
 LEASE = "scheduler"

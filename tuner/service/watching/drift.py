@@ -2,7 +2,7 @@
 
 Windows, distances and limits are those of `tuner drift` (`tuner.scoring.drift`). The process that schedules reads the
 servers. What it compared last is in the submission's row; counters and windows in a row are in memory, so after a
-restart of that process three windows pass before a deviation counts. Nothing else is changed.
+restart of that process three windows pass before a new deviation counts. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -129,21 +129,23 @@ class DriftWatcher:
             self._keep(submission.id, watch | {"problem": str(error), "at": self._now().isoformat()})
             return
         fresh = {each.name for each in drifted} - {*watch.get("drifted", {})}
-        kept = watch | {
-            "problem": None,
-            "at": now.isoformat(),
-            "requests": None if window is None else window.requests,
-            "drifted": {each.name: each.text for each in drifted},
-        }
+        kept = watch | {"problem": None, "at": now.isoformat()}
+        if window is not None:
+            kept |= {"requests": window.requests, "drifted": {each.name: each.text for each in drifted}}
         self._keep(submission.id, kept, [each.text for each in drifted] if fresh else [])
 
     def _compared(
         self, id: str, watch: Mapping[str, Any], counters: Counters, now: datetime
     ) -> tuple[Window | None, list[Deviation]]:
-        """Return the window that has ended, and what has drifted with it; None for the first read."""
+        """Return the window that has ended, and what has drifted with it.
+
+        None for the first read, and for servers that have started again. After a restart of this process, what had
+        drifted before goes on, and is no new deviation.
+        """
         known = self._watching.get(id)
         if known is None or known.since != watch["since"]:
-            windows = DriftWatch(promised(self._store, id), len(watch["urls"]))
+            rows = dict.fromkeys(watch.get("drifted", {}), WINDOWS)
+            windows = DriftWatch(promised(self._store, id), len(watch["urls"]), rows)
             self._watching[id] = _Watching(watch["since"], windows, counters, now)
             return None, []
         window = window_between(known.before, counters, (now - known.at).total_seconds())

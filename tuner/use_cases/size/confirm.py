@@ -20,7 +20,8 @@ from search_spaces import HardwareProfile
 from search_spaces.schema import VLLM
 from tuner import gpu
 from tuner.errors import SettingError
-from tuner.settings.study import SizeSettings, StudySettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import find_model
 from tuner.use_cases.capacity import CapacityObserver, CapacityResult, search_capacity
 from tuner.use_cases.engines import chosen_engine

@@ -29,7 +29,7 @@ from tuner.engines.vllm.resident.helper import die_with_parent
 from tuner.errors import SettingError
 from tuner.gpu import usable_cores
 from tuner.scoring.goals import Slo
-from tuner.settings.study import FleetSettings, SizeSettings
+from tuner.settings.fleet import FleetSettings, SizeSettings
 from tuner.specs import ModelRef
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.resolve_workload import check_price, find_goals, find_price, find_workload

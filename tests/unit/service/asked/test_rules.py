@@ -16,7 +16,8 @@ from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import names, read_settings
 from tuner.service.asked.traffic import check_traffic
 from tuner.settings.declared import Entries, Number, Text, check_limits, settings_of
-from tuner.settings.study import LARGEST_CONTENT, StudySettings, SubmittedSettings
+from tuner.settings.study import LARGEST_CONTENT, StudySettings
+from tuner.settings.submit import SubmittedSettings
 from tuner.use_cases.size.shapes import shapes_of
 
 OPEN = ServerRules(

@@ -178,6 +178,18 @@ def test_the_third_window_that_deviates_is_one_event_and_one_message(watched: Wa
     assert study.state is SubmissionState.DONE  # nothing else is changed
 
 
+@pytest.mark.parametrize("restarted", ["servers", "service"])
+def test_drift_that_lasts_over_a_restart_is_told_once(watched: Watched, restarted: str) -> None:
+    for thousands in (1, 2, 3, 4):
+        found = watched.step(counted(thousands, low=1.0))
+    if restarted == "service":
+        watched.watcher._watching.clear()
+    for thousands in (0, 1, 2):  # the first one ends no window
+        assert watched.step(counted(thousands, low=1.0))["text"] == found["text"]
+    assert watched.events() == [found["text"]]
+    assert watched.step(counted(3, low=2 / 3))["drifted"] == {}  # none of the last thousand is short
+
+
 def test_a_server_that_does_not_answer_is_told_and_read_again(watched: Watched) -> None:
     watched.step(counted(1))
     found = watched.step("no answer")

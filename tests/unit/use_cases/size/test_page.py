@@ -11,7 +11,7 @@ from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 from tuner.scoring.goals import Goals, parse_slo
-from tuner.settings.study import SizeSettings
+from tuner.settings.fleet import SizeSettings
 from tuner.specs import ModelRef
 from tuner.use_cases.size.demand import Demand
 from tuner.use_cases.size.fleet import Reserve, fleet_of

@@ -14,7 +14,7 @@ from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
 from tuner.extras import missing
 from tuner.files import write_output
 from tuner.results import text
-from tuner.settings.study import SizeSettings
+from tuner.settings.fleet import SizeSettings
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.page import command_of, document, fleets_grid, reserve_line, verdict, why_lines
 from tuner.use_cases.size.sizing import Origin, Sizing, size

@@ -29,7 +29,8 @@ from tuner.service.http.problems import Problem
 from tuner.service.http.studies import kind_of, read_asked
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.declared import settings_of
-from tuner.settings.study import SizeSettings, StudySettings, WorkloadSettings
+from tuner.settings.fleet import SizeSettings
+from tuner.settings.study import StudySettings, WorkloadSettings
 from tuner.use_cases.preview import preset_document, preview, preview_document, shown_metrics, simulation_document
 from tuner.use_cases.report.page import CAPTIONS
 from tuner.use_cases.simulate import Simulation, simulate
