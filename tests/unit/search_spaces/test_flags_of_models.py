@@ -283,8 +283,8 @@ def test_layers_with_a_state() -> None:
     assert broken(old, chunked_prefill=False, max_num_batched_tokens=32768) == []
     assert values(space(HYBRID, version="0.15.1"), "mamba_ssm_cache_dtype") == (None, "float32", "float16")
     ancient = space(HYBRID, version="0.15.1")
-    assert broken(ancient, prefix_caching=True, speculative="ngram") == ["prefix-states-with-drafts"]
-    assert broken(ancient, speculative="ngram") == []
+    assert broken(ancient, prefix_caching=True, speculative="ngram", ngram_tokens=4) == ["prefix-states-with-drafts"]
+    assert broken(ancient, speculative="ngram", ngram_tokens=4) == []
 
 
 def test_images_are_on_request() -> None:

@@ -198,8 +198,16 @@ def test_an_explicit_async_flag_forbids_suffix() -> None:
     context = replace(generous("h200", "0.25.1"), base_argv=("--async-scheduling",))
     space = load_space("vllm").resolve(context)
     assert [v.rule for v in space.violations({"speculative": "suffix"})] == ["async-with-speculation"]
-    assert space.violations({"speculative": "draft"}) == []
+    assert space.violations({"speculative": "draft", "draft_tokens": 3}) == []
     assert resolved("h200").violations({"speculative": "suffix"}) == []
+
+
+def test_drafts_need_their_number_where_vllm_has_no_default() -> None:
+    for space in (resolved("h200"), load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))):
+        (violation,) = space.violations({"speculative": "ngram"})
+        assert violation.rule == "drafts-without-a-number"
+        assert "the method ngram needs a number of draft tokens" in violation.message
+        assert space.violations({"speculative": "ngram", "ngram_tokens": 2}) == []
 
 
 @pytest.mark.parametrize(
