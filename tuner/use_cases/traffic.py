@@ -13,7 +13,7 @@ from tuner.errors import SettingError, UserError
 from tuner.files import write_output
 from tuner.workloads.traces.cut import Distances, cut, distances
 from tuner.workloads.traces.formats import read_as, read_recording
-from tuner.workloads.traces.recording import PER_SECOND, RecordedRequest, Recording, Unit, clock_unit
+from tuner.workloads.traces.recording import RecordedRequest, Recording, Unit, clock_unit
 from tuner.workloads.traces.requests_file import requests_text
 from tuner.workloads.traces.source import Column, ReadOptions
 from tuner.workloads.traces.summary import Timeline, TraceSummary, summary_of
@@ -107,8 +107,8 @@ def import_traffic(file: Path, output: Path, settings: ImportSettings) -> Writte
 
 def _with_pauses_in_s(recording: Recording, unit: Unit | None) -> tuple[RecordedRequest, ...]:
     """Return the requests of a recording with their pauses in seconds; see `RecordedRequest`."""
-    per = PER_SECOND[unit or clock_unit(recording.requests[0].at) or recording.unit or "s"]
-    return tuple(each if each.pause is None else replace(each, pause=each.pause / per) for each in recording.requests)
+    pauses = recording.pauses_s(unit)
+    return tuple(replace(each, pause=pause) for each, pause in zip(recording.requests, pauses, strict=True))
 
 
 def _read_options(settings: ImportSettings) -> tuple[Unit | None, ReadOptions]:

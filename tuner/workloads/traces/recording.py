@@ -89,6 +89,18 @@ class Recording:
             raise UserError(f"{self.file}: its times are dates, which have no unit {unit}; leave `unit` out")
         return in_seconds(self.file, [each.at for each in self.requests], unit, self.unit, dates=self.dates)
 
+    def pauses_s(self, stated: Unit | None = None) -> list[float | None]:
+        """Return the pause before each request in seconds; None: not known, or none.
+
+        Raises:
+            UserError: if there are pauses, and nobody tells the unit.
+        """
+        unit = stated or clock_unit(self.requests[0].at) or self.unit
+        if unit is None and any(each.pause is not None for each in self.requests):
+            raise UserError(f"{self.file}: the unit of its times is not known; give `unit` to the import")
+        per = PER_SECOND[unit or "s"]
+        return [None if each.pause is None else each.pause / per for each in self.requests]
+
 
 def clock_unit(at: float) -> Unit | None:
     """Return the unit in which a time is that of a clock; None for a time since the recording's beginning."""

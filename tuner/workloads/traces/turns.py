@@ -8,10 +8,8 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from tuner.errors import UserError
 from tuner.workloads.sessions import sessions_of
 from tuner.workloads.traces.formats import read_recording
-from tuner.workloads.traces.recording import PER_SECOND, clock_unit
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,14 @@ def recorded_sessions(file: Path) -> RecordedSessions:
     """
     recording = read_recording(file)
     requests = recording.requests
-    unit = clock_unit(requests[0].at) or recording.unit
-    if unit is None and any(each.pause is not None for each in requests):
-        raise UserError(f"{file}: the unit of its times is not known; give `unit` to the import")
-    per = PER_SECOND[unit or "s"]
+    pauses_s = recording.pauses_s()
     by_session = sorted(
         (_Placed(place, each.session, each.turn) for place, each in enumerate(requests)),
         key=lambda each: (-1 if each.session is None else each.session, each.turn, each.place),
     )
 
     def turn_of(calls: Sequence[_Placed]) -> RecordedTurn:
-        pause = requests[calls[0].place].pause
-        return RecordedTurn(tuple(each.place for each in calls), None if pause is None else pause / per)
+        return RecordedTurn(tuple(each.place for each in calls), pauses_s[calls[0].place])
 
     found = [tuple(map(turn_of, turns)) for turns in sessions_of(by_session)]
     found.sort(key=lambda turns: turns[0].places[0])
