@@ -3,9 +3,9 @@
     python -m benchmarks.client_agreement --vllm VENV/bin/vllm MODEL_FOLDER [--blocks 4] [--prompts 100]
         [--env VLLM_CPU_KVCACHE_SPACE=1] [--json FILE]
 
-One server; `tuner load` and `vllm bench serve` send a closed loop of ten users with random prompts of 128 tokens and 64
-tokens of output. A block has two runs of each client, in an order that favors neither (ABBA, then BAAB). Each run has a
-seed of its own, so that no run hits another's prefix cache. A first run of each client is left out.
+One server; `tuner server load` and `vllm bench serve` send a closed loop of ten users with random prompts of 128 tokens
+and 64 tokens of output. A block has two runs of each client, in an order that favors neither (ABBA, then BAAB). Each
+run has a seed of its own, so that no run hits another's prefix cache. A first run of each client is left out.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from benchmarks.text_table import number_text, print_table
 
 METRICS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
 USERS, INPUT_TOKENS, OUTPUT_TOKENS = 10, 128, 64
-TUNER, VLLM = "tuner load", "vllm bench serve"
+TUNER, VLLM = "tuner server load", "vllm bench serve"
 FIRST_SEED = 2000
 READY_S = 600.0
 CAPTION = (
-    "tuner load relative to vllm bench serve: the geometric mean over the blocks and its range (1: they agree), and "
-    "the median of each client's runs, in tokens/s and ms"
+    "tuner server load relative to vllm bench serve: the geometric mean over the blocks and its range (1: they agree), "
+    "and the median of each client's runs, in tokens/s and ms"
 )
 
 Figures = Mapping[str, float]
@@ -66,7 +66,18 @@ class Clients:
         return {metric: figures[metric] for metric in METRICS}
 
     def _run_tuner(self) -> Figures:
-        words = [sys.executable, "-m", "tuner", "load", "--url", self._url, "--workload", str(self._workload), "--json"]
+        words = [
+            sys.executable,
+            "-m",
+            "tuner",
+            "server",
+            "load",
+            "--url",
+            self._url,
+            "--workload",
+            str(self._workload),
+            "--json",
+        ]
         words += ["--model", self._model, "--tokenizer", self._model, "--vllm", self._vllm, "--slo", "success_rate>=0"]
         found = json.loads(_output([*words, "--seed", str(FIRST_SEED + self._runs)], self._folder))
         metrics: Figures = found["metrics"]

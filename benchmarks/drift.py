@@ -1,4 +1,4 @@
-"""How soon does `tuner drift` find that recorded traffic has changed, and how often is it wrong on calm days?
+"""How soon does `tuner server drift` find that recorded traffic has changed, and how often is it wrong on calm days?
 
     python -m benchmarks.drift BEFORE AFTER [--unit s] [--window 300] [--days 200] [--seed 0] [--json FILE]
 

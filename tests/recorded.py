@@ -1,4 +1,4 @@
-"""Recorded studies of `docs/reports/data` as records: what `tuner trials --csv` wrote of them."""
+"""Recorded studies of `docs/reports/data` as records: what `tuner study trials --csv` wrote of them."""
 
 import math
 import shlex

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import typer
-
-from tuner.cli.main import app
+from tests.cli.command import PATHS, TREE
 from tuner.engines.simulator.flags import flag_names
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +67,7 @@ OTHER_PROGRAMS = {
     "search_spaces.render": "reads the options of tuner-vllm-instances",
     "tuner.quality.harness": "starts lm_eval with its own options",
     "tuner.quality.examiner": "writes the command that checks the answers into a script",
-    "tuner.export.verification": "writes a command that starts `tuner load` from a script",
+    "tuner.export.verification": "writes a command that starts `tuner server load` from a script",
     "tuner.testing.exporter": "has the command line of tuner-vllm-instances",
     "tuner.use_cases.report.page": "writes the command that exports the script into a page",
 }
@@ -257,10 +255,7 @@ def test_functions_stay_small() -> None:
 @cache
 def own_options() -> set[str]:
     """Return the long options of the command line, without those that `vllm` has too."""
-    group = typer.main.get_command(app)
-    commands = [group, *getattr(group, "commands", {}).values()]
-    commands += [command for each in commands[1:] for command in getattr(each, "commands", {}).values()]
-    parameters = [parameter for command in commands for parameter in command.params]
+    parameters = [parameter for command in (TREE, *PATHS.values()) for parameter in command.params]
     options = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
     return {name for name in options if name.startswith("--")} - flag_names() - {"--model", "--version"}
 

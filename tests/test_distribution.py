@@ -140,9 +140,9 @@ def test_the_installed_wheel_is_light_and_says_what_it_lacks(programs: Path, tmp
     assert sum(files.values()) < MOST_BYTES
     for words, module, extra in (
         (["optimize", "--trials", "2", "--plain"], "plotly", "report"),
-        (["report"], "jinja2", "report"),
+        (["study", "report"], "jinja2", "report"),
         (["serve", "--port", "0"], "plotly", "report"),
-        (["ui"], "flask_wtf", "ui"),
+        (["study", "ui"], "flask_wtf", "ui"),
     ):
         line: list[str | Path] = [programs / "tuner", *words]
         environment = command(programs, tmp_path)

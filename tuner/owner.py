@@ -15,7 +15,7 @@ _HEAD_BYTES = 8192
 _STUDY = re.compile(
     r"^# study +(?P<export>.+), trial \d+$"  # `tuner.export.serve_script`
     r'|<meta name="tuner-study" content="(?P<report>[^"]*)">'  # `dashboards/report/report.html.j2`
-    r"|figures of the study (?P<bundle>.+), written by `tuner report`",  # `tuner.use_cases.bundle`
+    r"|figures of the study (?P<bundle>.+), written by `tuner study report`",  # `tuner.use_cases.bundle`
     re.MULTILINE,
 )
 

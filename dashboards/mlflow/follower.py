@@ -142,7 +142,7 @@ class Follower:
         studies = self._store.studies() if self._study is None else [self._store.study(self._study)]
         for study in studies:
             if study is None:
-                raise StorageError(f"no study is called {self._study!r}; `tuner studies` lists the studies")
+                raise StorageError(f"no study is called {self._study!r}; `tuner study list` lists the studies")
             try:
                 log.log_study(study)
             except MLFLOW_ERRORS as error:

@@ -91,7 +91,7 @@ def one_at_a_time(
         except LockHeld as error:
             if time.monotonic() >= deadline:
                 rule = f"{error.holder} has been logging this database to MLflow for {wait_s:.0f} s"
-                raise StorageError(f"{rule}; end it, or run `tuner sync` later") from None
+                raise StorageError(f"{rule}; end it, or run `tuner study sync` later") from None
             if waiting_for != error.holder:
                 waiting_for = error.holder
                 on_wait(f"waiting at most {wait_s:.0f} s for {error.holder}, which logs this database to MLflow")

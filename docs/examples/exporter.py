@@ -60,7 +60,7 @@ def export_winner(storage: str, study_name: str, path: Path) -> None:
     with closing(open_store(storage)) as store:
         study = store.study(study_name)
         if study is None:
-            raise ValueError(f"no study is called {study_name!r}; see `tuner studies`")
+            raise ValueError(f"no study is called {study_name!r}; see `tuner study list`")
         document = winner_document(study, winner_of(study, store.trials(study_name)))
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 

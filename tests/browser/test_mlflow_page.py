@@ -1,4 +1,4 @@
-"""The page that the link of `tuner ui` opens: MLflow's training mode, ten columns, the best score first."""
+"""The page that the link of `tuner study ui` opens: MLflow's training mode, ten columns, the best score first."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def opened() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The link that `tuner ui` prints."""
+    """The link that `tuner study ui` prints."""
     folder = tmp_path_factory.mktemp("ui")
     simulated_study(folder, "a study", "--trials", "12", "--no-reduce")
     with lease_port(folder) as lease:
-        command = [sys.executable, "-m", "tuner.cli.main", "ui", "--study", "a study", "--port", str(lease.port)]
+        command = [sys.executable, "-m", "tuner.cli.main", "study", "ui", "a study", "--port", str(lease.port)]
         with running(command, folder, f"http://127.0.0.1:{lease.port}/health") as output:
             while (found := re.search(r"^MLflow runs: (\S+)$", output.read_text(), re.MULTILINE)) is None:
                 time.sleep(0.1)

@@ -10,11 +10,13 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
-from tuner.cli.main import main
+from tuner.cli.help import commands_in
+from tuner.cli.main import app, main
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_OURS
 
 STALL_S = 240.0
@@ -28,6 +30,12 @@ PROGRESS = ("*.db*", "tuner_study/*.db*", "quality/*/server.log")
 
 _built = cache(typer.main.get_command)
 """The commands and their options, which Typer builds for each run: longer than most runs take."""
+
+TREE: Any = _built(app)
+"""The group of all commands."""
+
+PATHS: dict[str, Any] = dict(commands_in(TREE))
+"""Every command and group by its words after `tuner`."""
 
 
 @dataclass(frozen=True)

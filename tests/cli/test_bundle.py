@@ -1,4 +1,4 @@
-"""`tuner report --bundle`: what the archive contains, what it does not, and what the command refuses."""
+"""`tuner study report --bundle`: what the archive contains, what it does not, and what the command refuses."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def contents(path: Path) -> dict[str, str]:
 
 
 def test_a_bundle_has_the_report_the_trials_and_what_they_rest_on(folder: Path) -> None:
-    printed = run_here(folder, "report", "plain", "--bundle")
+    printed = run_here(folder, "study", "report", "plain", "--bundle")
     assert printed.code == 0
     listed, last = printed.out.splitlines()[:-1], printed.out.splitlines()[-1]
     assert [line.split()[0] for line in listed] == [*ALWAYS[1:], "best_serve.sh"]
@@ -89,7 +89,7 @@ def test_a_bundle_has_the_report_the_trials_and_what_they_rest_on(folder: Path) 
     assert [*found] == [*ALWAYS, "best_serve.sh"]
     assert "<h1>plain</h1>" in found["report.html"]
     assert "Simulated, not measured" in found["report.html"]
-    assert found["trials.csv"] == run_here(folder, "trials", "--study", "plain", "--csv").out
+    assert found["trials.csv"] == run_here(folder, "study", "trials", "plain", "--csv").out
     conclusion = json.loads(found["conclusion.json"])
     assert conclusion["winner"] == 0
     assert conclusion["would_help"][0].startswith("greedy decoding (temperature 0) with suffix speculation (changes")
@@ -100,7 +100,7 @@ def test_a_bundle_has_the_report_the_trials_and_what_they_rest_on(folder: Path) 
 
 def test_parts_are_struck_by_name(folder: Path) -> None:
     struck = [word for name in ("report.html", "argv", "worker", "machines") for word in ("--leave-out", name)]
-    printed = run_here(folder, "report", "plain", "--bundle", "-o", "s.zip", *struck)
+    printed = run_here(folder, "study", "report", "plain", "--bundle", "-o", "s.zip", *struck)
     assert (printed.code, "report.html" in printed.out) == (0, False)
     found = contents(folder / "s.zip")
     assert [*found] == ["README.txt", *ALWAYS[2:], "best_serve.sh"]
@@ -113,7 +113,7 @@ def test_parts_are_struck_by_name(folder: Path) -> None:
 
 def test_hardware_and_versions_are_those_that_the_study_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.gpu.host_facts", lambda: pytest.fail("the bundle asks this machine"))
-    assert run_here(folder, "report", "plain", "--bundle", "-o", "h.zip").code == 0
+    assert run_here(folder, "study", "report", "plain", "--bundle", "-o", "h.zip").code == 0
     found = json.loads(contents(folder / "h.zip")["hardware.json"])
     assert (found["numbers"], found["card"], found["driver"]) == ("simulated", {"Tesla T4": 1}, None)
     assert found["engine"] == {"name": "simulated vllm", "version": "0.15.1"}
@@ -126,7 +126,7 @@ def test_hardware_and_versions_are_those_that_the_study_recorded(folder: Path, m
 
 def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
     for name in ("a.zip", "b.zip"):
-        assert run_here(folder, "report", "plain", "--bundle", "-o", name).code == 0
+        assert run_here(folder, "study", "report", "plain", "--bundle", "-o", name).code == 0
     assert (folder / "a.zip").read_bytes() == (folder / "b.zip").read_bytes()
     with zipfile.ZipFile(folder / "a.zip") as packed:
         assert {entry.date_time for entry in packed.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -135,7 +135,7 @@ def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
 
 @pytest.mark.usefixtures("private")
 def test_no_secret_is_in_the_archive_and_other_texts_stay(folder: Path) -> None:
-    printed = run_here(folder, "report", "planted", "--bundle", "-o", "planted.zip")
+    printed = run_here(folder, "study", "report", "planted", "--bundle", "-o", "planted.zip")
     assert printed.code == 0, printed.err
     found = contents(folder / "planted.zip")
     assert [*found] == [*ALWAYS, "best_serve.sh", "failures.txt"]
@@ -162,7 +162,7 @@ def test_no_secret_is_in_the_archive_and_other_texts_stay(folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) -> None:
-    printed = run_here(folder, "report", *words)
+    printed = run_here(folder, "study", "report", *words)
     assert (printed.code, len(printed.err.splitlines())) == (2, 1)
     assert rule in printed.err
 
@@ -173,7 +173,7 @@ def test_the_users_files_stay_with_the_user(tmp_path: Path) -> None:
     (tmp_path / "load.yaml").write_text(f"arrivals: {{process: poisson, rate: 4}}\nrequests: 30\n{classes}")
     printed = run_here(tmp_path, *STUDY, "--study", "own", "--workload", "load.yaml")
     assert printed.code == 0, printed.err
-    assert run_here(tmp_path, "report", "own", "--bundle").code == 0
+    assert run_here(tmp_path, "study", "report", "own", "--bundle").code == 0
     found = contents(tmp_path / "own-bundle.zip")
     assert "base64 -d" not in found["best_serve.sh"]
     assert "base64 -d" in (tmp_path / "best_serve.sh").read_text()  # the study's own script carries them

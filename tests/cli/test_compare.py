@@ -1,4 +1,4 @@
-"""`tuner compare` and `tuner front`."""
+"""`tuner study compare` and `tuner study show --pareto`."""
 
 import csv
 import io
@@ -23,10 +23,10 @@ def study(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_trials_are_compared_metric_by_metric_with_the_flags_that_differ(study: Path) -> None:
-    lines = run_here(study, "compare", "0", "1").out.splitlines()
+    lines = run_here(study, "study", "compare", "0", "1").out.splitlines()
     assert [line for line in lines if line.startswith("output_throughput") and "×" in line]
     assert lines[lines.index("flags that differ:") + 1 :] == ["  max_num_seqs: default -> 8"]
-    found = json.loads(run_here(study, "compare", "0", "1", "--json").out)
+    found = json.loads(run_here(study, "study", "compare", "0", "1", "--json").out)
     metric = found["metrics"]["output_throughput"]
     # The ratio is that of geometric means, the values are medians.
     assert metric["ratio"] == pytest.approx(metric["other"] / metric["one"], rel=0.03)
@@ -34,20 +34,20 @@ def test_two_trials_are_compared_metric_by_metric_with_the_flags_that_differ(stu
 
 
 def test_several_trials_are_compared_with_the_first(study: Path) -> None:
-    printed = run_here(study, "compare", "0", "1", "0").out
+    printed = run_here(study, "study", "compare", "0", "1", "0").out
     lines = printed.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("output_throughput"))
     assert "×1.000" in lines[start + 1]
     assert lines[-2].split("#")[1] == "1: max_num_seqs: default -> 8"
     assert lines[-1].split("#")[1] == "0: none"
-    found = json.loads(run_here(study, "compare", "0", "1", "0", "--json").out)
-    alone = json.loads(run_here(study, "compare", "0", "1", "--json").out)
+    found = json.loads(run_here(study, "study", "compare", "0", "1", "0", "--json").out)
+    alone = json.loads(run_here(study, "study", "compare", "0", "1", "--json").out)
     assert [each["b"] for each in found["others"]] == ["1", "0"]
     assert found["others"][0]["metrics"] == alone["metrics"]
 
 
 def test_a_trial_is_as_good_as_itself(study: Path) -> None:
-    found = json.loads(run_here(study, "compare", "1", "1", "--json").out)
+    found = json.loads(run_here(study, "study", "compare", "1", "1", "--json").out)
     assert {each["ratio"] for each in found["metrics"].values()} == {1.0}
     assert found["flags"] == {}
 
@@ -63,7 +63,7 @@ def test_a_trial_is_as_good_as_itself(study: Path) -> None:
 def test_a_side_that_is_not_there_is_refused_in_one_line(
     study: Path, sides: tuple[str, str], parts: tuple[str, ...]
 ) -> None:
-    printed = run_here(study, "compare", *sides)
+    printed = run_here(study, "study", "compare", *sides)
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
     assert [part for part in parts if part not in printed.err] == [], printed.err
 
@@ -104,17 +104,17 @@ def front_study(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_front_as_table_json_and_csv(front_study: Path) -> None:
-    found = json.loads(run_here(front_study, "best", "--pareto", "--json").out)
+    found = json.loads(run_here(front_study, "study", "show", "--pareto", "--json").out)
     numbers = [each["trial"] for each in found["front"]]
     assert 0 in numbers
     assert 1 not in numbers  # slower in every metric
     assert (found["reference"], found["provenance"]) == (0, "simulated")
     defaults = next(each for each in found["front"] if each["trial"] == 0)
     assert {each["ratio"] for each in defaults["metrics"].values()} == {1.0}
-    rows = list(csv.DictReader(io.StringIO(run_here(front_study, "best", "--pareto", "--csv").out)))
+    rows = list(csv.DictReader(io.StringIO(run_here(front_study, "study", "show", "--pareto", "--csv").out)))
     assert [int(row["trial"]) for row in rows] == numbers
     assert {"output_throughput.ratio", "p99_tpot_ms.low", "configuration"} <= set(rows[0])
-    lines = run_here(front_study, "best", "--pareto").out.splitlines()
+    lines = run_here(front_study, "study", "show", "--pareto").out.splitlines()
     assert lines[0] == "three (simulated): the front of output_throughput, p99_tpot_ms, p99_ttft_ms"
     assert [line for line in lines if line.startswith("#0 ")]
 
@@ -122,23 +122,23 @@ def test_the_front_as_table_json_and_csv(front_study: Path) -> None:
 def test_a_single_objective_is_compared_with_the_metrics_of_the_slos(tmp_path: Path) -> None:
     words = (*STUDY, "--trials", "2", "--enqueue", GIVEN[1], "--objective", "output_throughput", "--study", "one")
     assert run_here(tmp_path, *words, "--slo", "p99_ttft_ms<9000").code == 0
-    assert "the front of output_throughput, p99_ttft_ms" in run_here(tmp_path, "best", "--pareto").out
+    assert "the front of output_throughput, p99_ttft_ms" in run_here(tmp_path, "study", "show", "--pareto").out
     assert run_here(tmp_path, *words[:-1], "none", "--slo", "output_throughput>1").code == 0
-    refused = run_here(tmp_path, "best", "--pareto", "--study", "none")
+    refused = run_here(tmp_path, "study", "show", "none", "--pareto")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "a front needs two metrics, and output_throughput is one" in refused.err
 
 
 def test_other_weights_choose_and_export_another_trial(front_study: Path) -> None:
-    found = json.loads(run_here(front_study, "best", "--objective", "p99_tpot_ms", "--json").out)
+    found = json.loads(run_here(front_study, "study", "show", "--objective", "p99_tpot_ms", "--json").out)
     assert found["trials"][0]["trial"] == 2  # fewer sequences have faster tokens
     assert found["objectives"] == ["p99_tpot_ms:20"]
-    throughput = json.loads(run_here(front_study, "best", "--objective", "output_throughput", "--json").out)
+    throughput = json.loads(run_here(front_study, "study", "show", "--objective", "output_throughput", "--json").out)
     assert throughput["trials"][0]["trial"] == 0
-    printed = run_here(front_study, "best", "--objective", "p99_tpot_ms").out
+    printed = run_here(front_study, "study", "show", "--objective", "p99_tpot_ms").out
     assert printed.startswith("trial 2 is the best by p99_tpot_ms:20: score ")
-    assert "tuner export --trial 2" in printed
-    assert run_here(front_study, "export", "--trial", "2", "-o", "two.sh").code == 0
+    assert "tuner study export --trial 2" in printed
+    assert run_here(front_study, "study", "export", "--trial", "2", "-o", "two.sh").code == 0
     assert "--max-num-seqs 12" in (front_study / "two.sh").read_text()
 
 
@@ -155,6 +155,6 @@ def test_other_weights_choose_and_export_another_trial(front_study: Path) -> Non
     ],
 )
 def test_mistakes_are_one_line(front_study: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    printed = run_here(front_study, "best", *words)
+    printed = run_here(front_study, "study", "show", *words)
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
     assert [part for part in parts if part not in printed.err] == [], printed.err

@@ -30,7 +30,7 @@ def simulated(folder: Path, *argv: str) -> Any:
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(succeeded(run_here(folder, "trials", "--json")).out)
+    found: list[dict[str, Any]] = json.loads(succeeded(run_here(folder, "study", "trials", "--json")).out)
     return found
 
 
@@ -87,13 +87,13 @@ def test_a_study_of_the_cost_has_it_in_trials_result_and_script(folder: Path) ->
         if row["state"] != "failed":
             assert row[COST] == pytest.approx(0.526e6 / 3600 / row["output_throughput"])
             assert row[TOTAL] == pytest.approx(row[COST] / 5)  # 64 tokens in for 16 out
-    listed = succeeded(run_here(folder, "trials", "--sort", COST)).out
+    listed = succeeded(run_here(folder, "study", "trials", "--sort", COST)).out
     assert COST in listed
     assert f"price: {LIST}" in listed
-    assert LIST in " ".join(succeeded(run_here(folder, "best")).out.split())
-    assert LIST in " ".join(succeeded(run_here(folder, "show", "0")).out.split())
-    assert f"price: {LIST}" in succeeded(run_here(folder, "best", "--pareto")).out
-    assert f"price: {LIST}" in succeeded(run_here(folder, "compare", "0", "1")).out
+    assert LIST in " ".join(succeeded(run_here(folder, "study", "show")).out.split())
+    assert LIST in " ".join(succeeded(run_here(folder, "study", "trial", "0")).out.split())
+    assert f"price: {LIST}" in succeeded(run_here(folder, "study", "show", "--pareto")).out
+    assert f"price: {LIST}" in succeeded(run_here(folder, "study", "compare", "0", "1")).out
     # the script measures again what the cost follows from
     script = (folder / "best_serve.sh").read_text(encoding="utf-8")
     assert "output_throughput" in script

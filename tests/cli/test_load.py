@@ -1,4 +1,4 @@
-"""`tuner load` and `tuner verify`."""
+"""`tuner server load` and `tuner server verify`."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def no_vllm(given: str | None) -> Path:
 
 
 def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
-    argv = ["load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
+    argv = ["server", "load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
     printed = run_here(folder, *argv)
     assert printed.code in (0, 1), printed.err  # a busy machine may be late; then the run is invalid
     found = json.loads(printed.out)
@@ -90,7 +90,9 @@ def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
 def test_sessions_are_sent_turn_by_turn(folder: Path, server: str, tokenizer: Path) -> None:
     text = TRAFFIC.replace("output: 4}", "output: 4, session: {turns: 3, pause_ms: 50}}", 1)
     (folder / "sessions.yaml").write_text(text)
-    printed = run_here(folder, "load", "--url", server, "--workload", "sessions.yaml", "--tokenizer", str(tokenizer))
+    printed = run_here(
+        folder, "server", "load", "--url", server, "--workload", "sessions.yaml", "--tokenizer", str(tokenizer)
+    )
     assert printed.code in (0, 1), printed.err
     assert "sessions: 2 requests for each arrival" in printed.out
     assert "session_goodput_share" in printed.out
@@ -104,7 +106,7 @@ def test_several_files_are_sent_in_turn(folder: Path, server: str, tokenizer: Pa
     (folder / "day.yaml").write_text(TRAFFIC)
     (folder / "night.yaml").write_text(TRAFFIC)
     files = ["--workload", "day.yaml", "--workload", "night.yaml"]
-    printed = run_here(folder, "load", "--url", server, *files, "--tokenizer", str(tokenizer), "--json")
+    printed = run_here(folder, "server", "load", "--url", server, *files, "--tokenizer", str(tokenizer), "--json")
     assert printed.code in (0, 1), printed.err
     found = json.loads(printed.out)
     assert (found["offered"], found["completed"]) == (24, 24)
@@ -119,7 +121,7 @@ def test_a_wrapper_of_vllm_leaves_the_prompts_to_the_library(
     wrapper.chmod(0o755)
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
-    argv = ["load", "--url", server, "--workload", "traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
+    argv = ["server", "load", "--url", server, "--workload", "traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
     printed = run_here(tmp_path, *argv, "--vllm", str(wrapper))
     assert printed.code in (0, 1), printed.err
     assert json.loads(printed.out)["completed"] == 12
@@ -144,7 +146,7 @@ def test_what_is_missing_is_said_before_the_first_request(
     folder: Path, server: str, argv: list[str], part: str
 ) -> None:
     (folder / "nowhere").mkdir()
-    printed = run_here(folder, "load", "--url", server, "--workload", "../traffic.yaml", *argv)
+    printed = run_here(folder, "server", "load", "--url", server, "--workload", "../traffic.yaml", *argv)
     assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
     assert part in printed.err
     assert not (folder / "tuner_load").exists()
@@ -154,7 +156,9 @@ def test_without_either_library_the_message_names_both(
     folder: Path, server: str, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    printed = run_here(folder, "load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer))
+    printed = run_here(
+        folder, "server", "load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer)
+    )
     refused(printed, folder, "no vLLM found", "`pip install tokenizers`", "--vllm PATH")
 
 
@@ -172,7 +176,7 @@ def test_a_list_of_models_that_is_none_is_refused(folder: Path, body: bytes, par
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     with answering(head + body) as port:
         url = f"http://127.0.0.1:{port}"
-        printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
+        printed = run_here(folder, "server", "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
     refused(printed, folder, part.replace("URL", url))
 
 
@@ -195,7 +199,9 @@ def test_a_list_of_models_that_is_none_is_refused(folder: Path, body: bytes, par
 )
 def test_a_server_that_is_another_or_not_ready_is_named(folder: Path, head: str, part: str) -> None:
     with answering(f"HTTP/1.1 {head}\r\nContent-Length: 2\r\n\r\nno".encode()) as port:
-        printed = run_here(folder, "load", "--url", f"http://127.0.0.1:{port}", "--workload", "../traffic.yaml")
+        printed = run_here(
+            folder, "server", "load", "--url", f"http://127.0.0.1:{port}", "--workload", "../traffic.yaml"
+        )
     refused(printed, folder, part)
 
 
@@ -237,7 +243,7 @@ def test_the_key_of_the_environment_is_sent(
     with ThreadingHTTPServer(("127.0.0.1", 0), KeyedModels) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
+        printed = run_here(folder, "server", "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
         server.shutdown()
     refused(printed, folder, part.replace("URL", url))
 
@@ -278,7 +284,7 @@ def test_the_first_reason_of_failed_requests_is_printed(folder: Path, tokenizer:
     )
     with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        argv = ["load", "--url", f"http://127.0.0.1:{server.server_port}", "--workload", "three.yaml"]
+        argv = ["server", "load", "--url", f"http://127.0.0.1:{server.server_port}", "--workload", "three.yaml"]
         printed = run_here(folder, *argv, "--tokenizer", str(tokenizer))
         server.shutdown()
     assert printed.code == 1, printed.err
@@ -342,7 +348,7 @@ def deployed(study: Path, fake: Path) -> Iterator[str]:
 
 
 def test_the_figures_of_a_deployed_server_hold(study: Path, deployed: str, fake: Path) -> None:
-    printed = run_here(study, "verify", "--url", deployed, "--vllm", str(fake))
+    printed = run_here(study, "server", "verify", "--url", deployed, "--vllm", str(fake))
     assert (printed.code, printed.err) == (0, ""), printed.out
     lines = printed.out.splitlines()
     assert "output_throughput: measured " in printed.out
@@ -352,7 +358,7 @@ def test_the_figures_of_a_deployed_server_hold(study: Path, deployed: str, fake:
 
 def test_a_server_that_is_worse_is_found(study: Path, deployed: str, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", figures={"output_throughput": 1.0})
-    printed = run_here(study, "verify", "--url", deployed, "--vllm", str(slow))
+    printed = run_here(study, "server", "verify", "--url", deployed, "--vllm", str(slow))
     assert printed.code == 1, printed.err
     line = next(line for line in printed.out.splitlines() if line.startswith("output_throughput: measured 1, "))
     assert line.endswith(": WORSE")
@@ -366,7 +372,7 @@ def test_it_says_why_it_could_not_run(study: Path, deployed: str, tmp_path: Path
         (["--url", f"http://127.0.0.1:{free_port()}"], "no OpenAI-compatible server answers there"),
         (["--trial", "99"], "--trial 99"),
     ):
-        printed = run_here(study, "verify", *argv)
+        printed = run_here(study, "server", "verify", *argv)
         assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
         assert part in printed.err
 
@@ -408,7 +414,7 @@ def test_traffic_is_sent_by_the_load_generator(
         url = server.url.removesuffix("/v1/completions")
         listed, _ = load_run.served_model(url, None)
         stored(tmp_path, listed, tokenizer, ttft_ms)
-        printed = run_here(tmp_path, "verify", "--url", url)
+        printed = run_here(tmp_path, "server", "verify", "--url", url)
     finally:
         server.close()
     assert printed.code == code, printed.err

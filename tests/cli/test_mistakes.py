@@ -161,21 +161,24 @@ def test_without_a_vllm_the_message_has_the_installation(
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["trials"], ["no database at tuner_study/tuner.db", "tuner optimize", "--storage"]),
-        (["best"], ["no database at tuner_study/tuner.db"]),
-        (["show", "99"], ["no database at tuner_study/tuner.db"]),
-        (["export"], ["no database at tuner_study/tuner.db"]),
-        (["sync"], ["no database at tuner_study/tuner.db"]),
-        (["ui"], ["no database at tuner_study/tuner.db"]),
-        (["trials", "--json", "--csv"], ["--json and --csv exclude each other"]),
-        (["show"], ["missing argument 'N'", "tuner show --help"]),
+        (["study", "trials"], ["no database at tuner_study/tuner.db", "tuner optimize", "--storage"]),
+        (["study", "show"], ["no database at tuner_study/tuner.db"]),
+        (["study", "trial", "99"], ["no database at tuner_study/tuner.db"]),
+        (["study", "export"], ["no database at tuner_study/tuner.db"]),
+        (["study", "sync"], ["no database at tuner_study/tuner.db"]),
+        (["study", "ui"], ["no database at tuner_study/tuner.db"]),
+        (["study", "trials", "--json", "--csv"], ["--json and --csv exclude each other"]),
+        (["study", "trial"], ["missing argument 'TRIAL'", "tuner study trial --help"]),
         (["optimize", "--seed"], ["--seed needs a value", "tuner optimize --help-all"]),
-        (["show", "x"], ["N: not a whole number; see `tuner show --help`"]),
-        (["space", "--gpu", "nope"], ["no known hardware is called 'nope'", "known: t4"]),
-        (["space", "--space", "nope"], ["no search space is called 'nope'"]),
-        (["space", "--vllm-version", "x"], ["'x' is not a version", "0.32.0"]),
-        (["ui", "--port", "0"], ["--port '0': at least 1 is needed; see `tuner ui --help`"]),
-        (["optimise"], ["no such command 'optimise'; did you mean 'optimize'?"]),
+        (
+            ["study", "trial", "x"],
+            ["'x' names no trial; give its number, or STUDY#12", "`tuner study trials` lists trials"],
+        ),
+        (["study", "space", "--gpu", "nope"], ["no known hardware is called 'nope'", "known: t4"]),
+        (["study", "space", "--space", "nope"], ["no search space is called 'nope'"]),
+        (["study", "space", "--vllm-version", "x"], ["'x' is not a version", "0.32.0"]),
+        (["study", "ui", "--port", "0"], ["--port '0': at least 1 is needed; see `tuner study ui --help`"]),
+        (["optimise"], ["there is no command 'optimise'; did you mean `tuner optimize`?"]),
     ],
 )
 def test_other_commands(folder: Path, argv: list[str], parts: list[str]) -> None:
@@ -425,7 +428,7 @@ def test_another_engine_refuses_the_space_and_the_program(made_folder: Path, eng
 )
 def test_the_space_of_an_engine_is_shown(made_folder: Path, argv: tuple[str, ...], title: str, parameter: str) -> None:
     words = [str(made_folder.parent / word) if word in ("my.yaml", "made.gguf") else word for word in argv]
-    shown = run_here(made_folder, "space", "--engine", *words)
+    shown = run_here(made_folder, "study", "space", "--engine", *words)
     assert shown.code == 0
     heading = title.replace("{made.gguf}", str(made_folder.parent / "made.gguf"))
     assert f"search space {heading}" in " ".join(shown.out.split())
@@ -451,7 +454,7 @@ def test_the_space_of_an_engine_is_shown(made_folder: Path, argv: tuple[str, ...
     ],
 )
 def test_a_space_that_is_not_the_engines_is_not_shown(made_folder: Path, argv: tuple[str, ...], message: str) -> None:
-    refused(run_here(made_folder, "space", *argv), made_folder, message)
+    refused(run_here(made_folder, "study", "space", *argv), made_folder, message)
 
 
 EXPERTS = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
@@ -470,13 +473,13 @@ def test_the_space_of_the_user_s_model_is_shown(
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     argv = ("--engine", engine, "--gpu", "h200", "--gpus-per-trial", "2", "--model", model)
-    shown = run_here(made_folder, "space", *argv)
+    shown = run_here(made_folder, "study", "space", *argv)
     assert shown.code == 0
     assert f"on NVIDIA H200 for {model}, {version}" in " ".join(shown.out.split())
     if engine == "vllm":
         assert "attention_backend = FLASH_ATTN_MLA," in shown.out
         assert shown.out.count("as far as is known") == 2  # of kernels, and of a format of the KV cache
-    document = json.loads(run_here(made_folder, "space", *argv, "--json").out)
+    document = json.loads(run_here(made_folder, "study", "space", *argv, "--json").out)
     assert "tensor_parallel_size" in {each["name"] for each in document["parameters"]}
     dropped = {(each["parameter"], each["value"]): each["reason"] for each in document["dropped"]}
     if engine == "vllm":
@@ -627,9 +630,12 @@ def test_a_traffic_file_that_cannot_be_used(
             "--objective 'capacity': a capacity search needs one traffic file",
         ),
         (["capacity", "--preset", "nothing"], "--preset 'nothing': no preset has this name"),
-        (["load"], "exactly one of --workload, --preset and --study"),
-        (["load", "--preset", "qwen2.5-0.5b-t4"], "run `vllm bench serve` instead"),
-        (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no OpenAI-compatible server answers there"),
+        (["server", "load"], "exactly one of --workload, --preset and --study"),
+        (["server", "load", "--preset", "qwen2.5-0.5b-t4"], "run `vllm bench serve` instead"),
+        (
+            ["server", "load", "--preset", "chat", "--url", "http://127.0.0.1:9"],
+            "no OpenAI-compatible server answers there",
+        ),
     ],
 )
 def test_an_option_that_does_not_fit(folder: Path, tmp_path: Path, model: Path, argv: list[str], part: str) -> None:

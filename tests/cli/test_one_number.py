@@ -102,9 +102,9 @@ def test_the_value_of_what_is_exported_is_the_same_everywhere(study: Finished) -
     logged = best_of(study.record, study.trials)
     assert best is not None
     assert logged is not None
-    compared = json.loads(study.printed("compare", f"{study.name}#0", f"{study.name}#{number}", "--json"))
+    compared = json.loads(study.printed("study", "compare", f"{study.name}#0", f"{study.name}#{number}", "--json"))
     tiles = {tile.label: tile.value for tile in result_page(ReportedStudy(study.record, tuple(study.trials))).tiles}
-    table = rows(study.printed("best", "--study", study.name))
+    table = rows(study.printed("study", "show", study.name))
     script = serve_script_of(study.record, number, study.trials).verification.reference
     for name in objectives(study):
         value = best.metrics[name]
@@ -119,11 +119,13 @@ def test_the_value_of_what_is_exported_is_the_same_everywhere(study: Finished) -
 def test_the_comparison_with_the_reference_is_the_same_everywhere(study: Finished) -> None:
     number, reference = study.findings.challenger, study.findings.baseline
     assert number is not None
-    stored = json.loads(study.printed("best", "--study", study.name, "--json"))
+    stored = json.loads(study.printed("study", "show", study.name, "--json"))
     contender: dict[str, Any] = next(each for each in stored["contenders"] if each["number"] == number)
-    compared = json.loads(study.printed("compare", f"{study.name}#{reference}", f"{study.name}#{number}", "--json"))
-    front = json.loads(study.printed("best", "--study", study.name, "--pareto", "--json"))["front"]
-    table, note = rows(study.printed("best", "--study", study.name)), note_of(study.record) or ""
+    compared = json.loads(
+        study.printed("study", "compare", f"{study.name}#{reference}", f"{study.name}#{number}", "--json")
+    )
+    front = json.loads(study.printed("study", "show", study.name, "--pareto", "--json"))["front"]
+    table, note = rows(study.printed("study", "show", study.name)), note_of(study.record) or ""
     assert compared["score"] == contender["score"]
     for name in objectives(study):
         ratio = contender["metrics"][name]
@@ -156,6 +158,6 @@ def test_every_flag_of_the_command_stands_in_the_table_of_flags(study: Finished)
     winner = study.findings.winner
     trial = None if winner is None else study.findings.trial(winner)
     assert trial is not None
-    printed = study.printed("best", "--study", study.name)
+    printed = study.printed("study", "show", study.name)
     for name, value in trial.config.items():
         assert value is None or re.search(rf"^{name}={re.escape(str(value))}\s", printed, re.MULTILINE), name

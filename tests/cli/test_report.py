@@ -1,4 +1,4 @@
-"""`tuner report` and `study.plot`, on simulated studies, and what both refuse."""
+"""`tuner study report` and `study.plot`, on simulated studies, and what both refuse."""
 
 import re
 import shutil
@@ -42,28 +42,31 @@ def test_every_study_ends_with_its_report(folder: Path) -> None:
 
 
 def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
-    printed = run_here(folder, "report", "loop", "-o", "loop.html")
+    printed = run_here(folder, "study", "report", "loop", "-o", "loop.html")
     assert (printed.code, printed.out) == (0, "wrote loop.html; open it in a browser\n")
     assert "<h1>loop</h1>" in (folder / "loop.html").read_text(encoding="utf-8")
-    assert run_here(folder, "report").code == 0
+    assert run_here(folder, "study", "report").code == 0
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")  # the latest
 
 
 def test_a_report_replaces_no_other_file(folder: Path) -> None:
     (folder / "mine.html").write_text("mine")
-    refused = run_here(folder, "report", "loop", "-o", "mine.html")
+    refused = run_here(folder, "study", "report", "loop", "-o", "mine.html")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "there is a file that the tuner did not write, which stays" in refused.err
     assert (folder / "mine.html").read_text() == "mine"
-    assert run_here(folder, "report", "traffic").code == 0
-    assert run_here(folder, "report", "loop").out == "wrote report-loop.html; open it in a browser\n"
+    assert run_here(folder, "study", "report", "traffic").code == 0
+    assert run_here(folder, "study", "report", "loop").out == "wrote report-loop.html; open it in a browser\n"
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")
-    assert run_here(folder, "report", "loop", "--bundle", "-o", "mine.zip").code == 0
-    assert "there is a file of study 'loop'" in run_here(folder, "report", "traffic", "--bundle", "-o", "mine.zip").err
+    assert run_here(folder, "study", "report", "loop", "--bundle", "-o", "mine.zip").code == 0
+    assert (
+        "there is a file of study 'loop'"
+        in run_here(folder, "study", "report", "traffic", "--bundle", "-o", "mine.zip").err
+    )
 
 
 def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
-    assert run_here(folder, "report", "loop", "traffic", "loop", "-o", "both.html").code == 0
+    assert run_here(folder, "study", "report", "loop", "traffic", "loop", "-o", "both.html").code == 0
     text = (folder / "both.html").read_text(encoding="utf-8")
     assert "<h1>2 studies</h1>" in text
     assert "The loads differ: loop: 20 concurrent requests" in text
@@ -80,7 +83,7 @@ def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) -> None:
-    printed = run_here(folder, "report", *words)
+    printed = run_here(folder, "study", "report", *words)
     assert (printed.code, len(printed.err.splitlines())) == (2, 1)
     assert rule in printed.err
 
@@ -101,7 +104,7 @@ def test_a_study_whose_artifacts_are_gone_says_what_is_left_out(folder: Path, tm
     shutil.copytree(folder / "tuner_study", tmp_path / "tuner_study", ignore=shutil.ignore_patterns("artifacts"))
     with sqlite3.connect(tmp_path / "tuner_study" / "tuner.db") as database:
         database.execute("UPDATE tuner_trials SET artifacts = replace(artifacts, ?, '/gone')", (str(folder),))
-    printed = run_here(tmp_path, "report", "traffic")
+    printed = run_here(tmp_path, "study", "report", "traffic")
     assert (printed.code, printed.err) == (0, "")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     found = re.search(r"The artifacts of (\d+) of (\d+) measurements are not on this machine", text)

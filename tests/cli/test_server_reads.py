@@ -40,27 +40,27 @@ def served(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Ser
 
 
 COMMANDS = [
-    "studies",
-    "studies --json",
-    "trials",
-    "trials --study loop --csv",
-    "trials --study loop --json",
-    "trials --study loop --sort score --top 2",
-    "trials --study loop --failed",
-    "best --study loop",
-    "best --study loop --json",
-    "best --study loop --pareto --csv",
-    "best --study loop --objective output_throughput",
-    "show 1 --study loop",
-    "show 2 --study loop --json",
-    "show 99 --study loop",
-    "compare loop#0 loop#1",
-    "compare 0 1 --study mix --json",
-    "compare loop#0 mix#1",
-    "tradeoff --study mix",
-    "tradeoff --study loop",
-    "requests --study mix --trial 0",
-    "best --study mix --csv",
+    "study list",
+    "study list --json",
+    "study trials",
+    "study trials loop --csv",
+    "study trials loop --json",
+    "study trials loop --sort score --top 2",
+    "study trials loop --failed",
+    "study show loop",
+    "study show loop --json",
+    "study show loop --pareto --csv",
+    "study show loop --objective output_throughput",
+    "study trial loop#1",
+    "study trial loop#2 --json",
+    "study trial loop#99",
+    "study compare loop#0 loop#1",
+    "study compare mix#0 mix#1 --json",
+    "study compare loop#0 mix#1",
+    "study tradeoff mix",
+    "study tradeoff loop",
+    "study requests mix --trial 0",
+    "study show mix --csv",
 ]
 
 
@@ -82,7 +82,7 @@ def test_an_export_is_the_same(served: Served, folder: Path, form: str) -> None:
     for place in (("--storage", served.storage), ("--server", served.url)):
         made = folder / place[0].strip("-")
         made.mkdir()
-        printed = run_here(made, "export", "--study", "loop", "--trial", "1", "--format", form, "-o", "x", *place)
+        printed = run_here(made, "study", "export", "loop", "--trial", "1", "--format", form, "-o", "x", *place)
         files.append((printed, {path.name: path.read_bytes() for path in made.iterdir()}))
     assert files[0] == files[1]
     assert files[0][1]
@@ -91,7 +91,7 @@ def test_an_export_is_the_same(served: Served, folder: Path, form: str) -> None:
 @pytest.mark.parametrize("names", ["", "loop mix"])
 def test_a_report_is_the_same(served: Served, folder: Path, names: str) -> None:
     for output, place in (("a.html", ("--storage", served.storage)), ("b.html", ("--server", served.url))):
-        printed = run_here(folder, "report", *names.split(), "-o", output, *place)
+        printed = run_here(folder, "study", "report", *names.split(), "-o", output, *place)
         assert (printed.code, printed.out) == (0, f"wrote {output}; open it in a browser\n")
     assert (folder / "a.html").read_bytes() == (folder / "b.html").read_bytes()
 
@@ -99,15 +99,15 @@ def test_a_report_is_the_same(served: Served, folder: Path, names: str) -> None:
 @pytest.mark.parametrize(
     ("command", "part"),
     [
-        ("trials --study waits", "the study 'waits' has not begun yet"),
-        ("trials --study bens", "there is no study 'bens' that you may read"),
-        ("best --study nope", "there is no study 'nope'"),
-        ("export --study loop --format odd", "--format 'odd'"),
-        ("report nope", "there is no study 'nope'"),
-        ("report waits", "there is no finished trial of the study 'waits'"),
-        ("report --bundle", "--bundle needs the server's database"),
-        ("report loop -o no/r.html", "-o 'no/r.html': the file cannot be written"),
-        ("studies --storage x.db", "--server and --storage exclude each other"),
+        ("study trials waits", "the study 'waits' has not begun yet"),
+        ("study trials bens", "there is no study 'bens' that you may read"),
+        ("study show nope", "there is no study 'nope'"),
+        ("study export loop --format odd", "--format 'odd'"),
+        ("study report nope", "there is no study 'nope'"),
+        ("study report waits", "there is no finished trial of the study 'waits'"),
+        ("study report --bundle", "--bundle needs the server's database"),
+        ("study report loop -o no/r.html", "-o 'no/r.html': the file cannot be written"),
+        ("study list --storage x.db", "--server and --storage exclude each other"),
     ],
 )
 def test_mistakes_are_one_line(served: Served, folder: Path, command: str, part: str) -> None:
@@ -118,7 +118,11 @@ def test_without_a_study_that_has_begun(served: Served, folder: Path, monkeypatc
     served.service.share("mix", False)
     try:
         monkeypatch.setenv("TUNER_TOKEN", served.tokens["ben"])
-        for command in ("trials", "studies", "report"):
-            refused(run_here(folder, command, "--server", served.url), folder, "no study that you may read has begun")
+        for command in ("trials", "list", "report"):
+            refused(
+                run_here(folder, "study", command, "--server", served.url),
+                folder,
+                "no study that you may read has begun",
+            )
     finally:
         served.service.share("mix", True)

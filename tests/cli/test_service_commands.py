@@ -41,11 +41,23 @@ def environment(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Path) -> None:
     (folder / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}')
-    words = ["submit", "--id", "given", "--engine", "simulated", "--trials", "60", "--users", "8", "--no-reduce"]
+    words = [
+        "service",
+        "submit",
+        "--id",
+        "given",
+        "--engine",
+        "simulated",
+        "--trials",
+        "60",
+        "--users",
+        "8",
+        "--no-reduce",
+    ]
     words += ["--slo", "p99_ttft_ms<500", "--slo", "p99_tpot_ms<90", "--quality-task", "q.jsonl", "--timeout", "2h"]
     printed = run_here(folder, *words, "--priority", "-5", "--share")
     assert (printed.code, printed.err) == (0, "")
-    assert printed.out == "given is QUEUED; see it with `tuner watch given`\n"
+    assert printed.out == "given is QUEUED; see it with `tuner service watch given`\n"
     found = served.service.submission("given")
     assert found is not None
     assert dict(found.settings) == {
@@ -65,46 +77,58 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["submit", "--trials", "0"], ["--trials 0: a service takes 1 to 10,000"]),
-        (["submit", "--engine", "simulated", "--slo", "fast"], ["--slo 'fast'", "METRIC<VALUE"]),
-        (["submit", "--engine", "simulated", "--users", "0"], ["--users 0"]),
-        (["submit", "--workload", "no.yaml"], ["--workload 'no.yaml'", "No such file", "give another one"]),
-        (["submit", "--space", "./no.yaml"], ["--space 'no.yaml'", "No such file"]),
-        (["submit", "--env", "A"], ["--env 'A'", "the form is NAME=VALUE"]),
-        (["submit", "--env", "HF_TOKEN=abc"], ["--env 'HF_TOKEN'", "would store the value", "'${NAME}'"]),
-        (["submit", "--env", "LD_PRELOAD=x"], ["--env 'LD_PRELOAD'", "ask the operator"]),
-        (["submit", "--id", "No"], ["--id 'No'", "lower-case letters"]),
-        (["submit", "--kind", "h200"], ["--kind 'h200'", "cpu, simulated"]),
-        (["submit", "--gpus", "9", "--kind", "cpu"], ["--gpus 9", "this server has 1 of cpu"]),
-        (["submit", "--workers", "2"], ["there is no option --workers"]),
-        (["submit", "stray"], ["'stray' is not an option of `tuner submit`"]),
-        (["submit", "--", "--chat-template", "x"], ["server argument '--chat-template'", "does not allow the flag"]),
-        (["submit", "--engine", "vllm", "--engine", "llama.cpp"], ["--engine 'llama.cpp'", "has one engine"]),
-        (["watch"], ["missing argument 'ID'"]),
-        (["watch", "nope"], ["no study 'nope' that you may read", "list the studies"]),
-        (["status", "nope"], ["no study 'nope'"]),
-        (["status", "--state", "odd"], ["--state 'odd'", "QUEUED, RUNNING"]),
-        (["status", "x", "--running"], ["a study and filters exclude each other"]),
-        (["logs", "nope"], ["no study 'nope'"]),
-        (["stop", "nope"], ["no study 'nope'"]),
-        (["cancel", "nope"], ["no study 'nope'"]),
-        (["resume", "nope"], ["no study 'nope'"]),
-        (["token", "make"], ["'make' is not an action", "add, list, revoke"]),
-        (["token", "add"], ["needs the token's name"]),
-        (["token", "list", "x"], ["takes no name"]),
-        (["token", "list"], ["the token 'ada' is not an admin's"]),
-        (["token", "list", "--storage", "no.db"], ["there is no database at no.db"]),
-        (["token", "list", "--storage", "a", "--server", "b"], ["--server and --storage exclude each other"]),
-        (["status", "--server", "nope"], ["--server 'nope'", "such as http://127.0.0.1:8600"]),
-        (["status", "--server", "http://b.example"], ["without TLS", "or --insecure"]),
-        (["trials", "--server", "nope"], ["--server 'nope'"]),
+        (["service", "submit", "--trials", "0"], ["--trials 0: a service takes 1 to 10,000"]),
+        (["service", "submit", "--engine", "simulated", "--slo", "fast"], ["--slo 'fast'", "METRIC<VALUE"]),
+        (["service", "submit", "--engine", "simulated", "--users", "0"], ["--users 0"]),
+        (["service", "submit", "--workload", "no.yaml"], ["--workload 'no.yaml'", "No such file", "give another one"]),
+        (["service", "submit", "--space", "./no.yaml"], ["--space 'no.yaml'", "No such file"]),
+        (["service", "submit", "--env", "A"], ["--env 'A'", "the form is NAME=VALUE"]),
+        (["service", "submit", "--env", "HF_TOKEN=abc"], ["--env 'HF_TOKEN'", "would store the value", "'${NAME}'"]),
+        (["service", "submit", "--env", "LD_PRELOAD=x"], ["--env 'LD_PRELOAD'", "ask the operator"]),
+        (["service", "submit", "--id", "No"], ["--id 'No'", "lower-case letters"]),
+        (["service", "submit", "--kind", "h200"], ["--kind 'h200'", "cpu, simulated"]),
+        (["service", "submit", "--gpus", "9", "--kind", "cpu"], ["--gpus 9", "this server has 1 of cpu"]),
+        (["service", "submit", "--workers", "2"], ["there is no option --workers"]),
+        (["service", "submit", "stray"], ["'stray' is not an option of `tuner service submit`"]),
+        (
+            ["service", "submit", "--", "--chat-template", "x"],
+            ["server argument '--chat-template'", "does not allow the flag"],
+        ),
+        (
+            ["service", "submit", "--engine", "vllm", "--engine", "llama.cpp"],
+            ["--engine 'llama.cpp'", "has one engine"],
+        ),
+        (["service", "watch"], ["missing argument 'ID'"]),
+        (["service", "watch", "nope"], ["no study 'nope' that you may read", "list the studies"]),
+        (["service", "status", "nope"], ["no study 'nope'"]),
+        (["service", "list", "--state", "odd"], ["--state 'odd'", "QUEUED, RUNNING"]),
+        (["service", "status", "x", "--running"], ["there is no option --running"]),
+        (["service", "logs", "nope"], ["no study 'nope'"]),
+        (["service", "stop", "nope"], ["no study 'nope'"]),
+        (["service", "cancel", "nope"], ["no study 'nope'"]),
+        (["service", "resume", "nope"], ["no study 'nope'"]),
+        (["service", "token", "make"], ["'make' is not an action", "add, list, revoke"]),
+        (["service", "token", "add"], ["needs the token's name"]),
+        (["service", "token", "list", "x"], ["takes no name"]),
+        (["service", "token", "list"], ["the token 'ada' is not an admin's"]),
+        (["service", "token", "list", "--storage", "no.db"], ["there is no database at no.db"]),
+        (
+            ["service", "token", "list", "--storage", "a", "--server", "b"],
+            ["--server and --storage exclude each other"],
+        ),
+        (["service", "list", "--server", "nope"], ["--server 'nope'", "such as http://127.0.0.1:8600"]),
+        (["service", "list", "--server", "http://b.example"], ["without TLS", "or --insecure"]),
+        (["study", "trials", "--server", "nope"], ["--server 'nope'"]),
     ],
 )
 def test_mistakes_are_one_line(folder: Path, argv: list[str], parts: list[str]) -> None:
     refused(run_here(folder, *argv), folder, *parts)
 
 
-@pytest.mark.parametrize("command", ["submit", "watch x", "status", "logs x", "stop x", "cancel x", "resume x"])
+REQUESTS = [f"service {words}" for words in ("submit", "watch x", "list", "status x", "logs x", "stop x", "cancel x")]
+
+
+@pytest.mark.parametrize("command", REQUESTS)
 def test_without_a_server_or_a_token(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.delenv("TUNER_TOKEN")
     refused(run_here(folder, *command.split()), folder, "needs a token", "set TUNER_TOKEN")
@@ -112,7 +136,7 @@ def test_without_a_server_or_a_token(folder: Path, monkeypatch: pytest.MonkeyPat
     refused(run_here(folder, *command.split()), folder, "no server is given; give --server URL, or set TUNER_SERVER")
 
 
-@pytest.mark.parametrize("command", ["submit", "watch x", "status", "logs x", "stop x", "token list", "best", "report"])
+@pytest.mark.parametrize("command", [*REQUESTS, "service token list", "study show", "study report"])
 def test_a_refused_connection_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr("tuner.client.calls.WAITS_S", ())
     printed = run_here(folder, *command.split(), "--server", "http://127.0.0.1:1")
@@ -130,7 +154,7 @@ def prepare(served: Served, id: str, events: list[tuple[str, dict[str, Any]]]) -
 
 
 def watch(folder: Path, id: str) -> CommandOutput:
-    return run_here(folder, "watch", id)
+    return run_here(folder, "service", "watch", id)
 
 
 def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Path) -> None:
@@ -168,7 +192,7 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
         "[round 2 of 2] #0 ok, score 1.000: output_throughput 3,332 tok/s; the defaults",
         "a note",
     ]
-    assert printed.out == "lines is FAILED: no winner\nsee why: tuner logs lines\n"
+    assert printed.out == "lines is FAILED: no winner\nsee why: tuner service logs lines\n"
     assert printed.code == 1
 
 
@@ -208,7 +232,7 @@ def test_ctrl_c_only_stops_watching(served: Served, folder: Path, monkeypatch: p
     monkeypatch.setattr(Client, "events", interrupted)
     printed = watch(folder, "goes-on")
     assert (printed.code, printed.out) == (130, "")
-    assert printed.err == "stopped watching; the study goes on, `tuner watch goes-on` watches it again\n"
+    assert printed.err == "stopped watching; the study goes on, `tuner service watch goes-on` watches it again\n"
     found = served.service.submission("goes-on")
     assert found is not None
     assert found.state is SubmissionState.QUEUED
@@ -233,23 +257,25 @@ def test_a_ctrl_c_that_python_drops_stops_watching_without_an_event(
     served.submit("dropped")
     printed = watch(folder, "dropped")
     assert (printed.code, printed.out) == (130, "")
-    assert "stopped watching; the study goes on, `tuner watch dropped` watches it again" in printed.err
+    assert "stopped watching; the study goes on, `tuner service watch dropped` watches it again" in printed.err
 
 
 def test_status_lists_and_shows(served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_TOKEN", served.tokens["ben"])
-    assert run_here(folder, "status", "--owner", "ben").out == "no study; `tuner submit` submits one\n"
+    assert run_here(folder, "service", "list", "--owner", "ben").out == "no study; `tuner service submit` submits one\n"
     served.submit("bens-first", "ben")
     served.submit("bens-last", "ben")
     served.start("bens-last")
-    table = run_here(folder, "status", "--owner", "ben").out.splitlines()
+    table = run_here(folder, "service", "list", "--owner", "ben").out.splitlines()
     assert [line.split()[0:3] for line in table[2:]] == [
         ["bens-last", "ben", "RUNNING"],
         ["bens-first", "ben", "QUEUED"],
     ]
-    assert "bens-first" not in run_here(folder, "status", "--state", "running").out
-    assert [each["id"] for each in json.loads(run_here(folder, "status", "--top", "1", "--json").out)] == ["bens-last"]
-    shown = run_here(folder, "status", "bens-last")
+    assert "bens-first" not in run_here(folder, "service", "list", "--state", "running").out
+    assert [each["id"] for each in json.loads(run_here(folder, "service", "list", "--top", "1", "--json").out)] == [
+        "bens-last"
+    ]
+    shown = run_here(folder, "service", "status", "bens-last")
     assert (shown.code, shown.err) == (0, "")
     assert "  devices      1 simulated: simulated:0\n" in shown.out
     assert "  trials       4\n" in shown.out
@@ -257,30 +283,32 @@ def test_status_lists_and_shows(served: Served, folder: Path, monkeypatch: pytes
 
 def test_logs_are_printed_and_followed_to_the_end(served: Served, folder: Path) -> None:
     prepare(served, "logged", [])
-    refused(run_here(folder, "logs", "logged"), folder, "there is no log of the study 'logged'")
+    refused(run_here(folder, "service", "logs", "logged"), folder, "there is no log of the study 'logged'")
     path = served.folder / "submissions" / "logged" / "driver.log"
     path.parent.mkdir(parents=True)
     path.write_bytes("größe\n".encode() * 60_000)
-    assert run_here(folder, "logs", "logged").out == "größe\n" * 60_000
+    assert run_here(folder, "service", "logs", "logged").out == "größe\n" * 60_000
     served.service.end("logged", DRIVER, SubmissionState.DONE, None, None, served.now())
-    assert run_here(folder, "logs", "logged", "--follow").out == "größe\n" * 60_000
+    assert run_here(folder, "service", "logs", "logged", "--follow").out == "größe\n" * 60_000
 
 
 def test_a_study_is_cancelled_resumed_and_stopped(served: Served, folder: Path) -> None:
     served.submit("verbs")
     for verb, state in (("cancel", "CANCELLED"), ("resume", "QUEUED"), ("stop", "CANCELLED")):
-        printed = run_here(folder, verb, "verbs")
-        assert (printed.code, printed.out) == (0, f"verbs is {state}; see it with `tuner watch verbs`\n")
-    refused(run_here(folder, "stop", "verbs"), folder, "it has ended, so stop has no effect")
+        printed = run_here(folder, "service", verb, "verbs")
+        assert (printed.code, printed.out) == (0, f"verbs is {state}; see it with `tuner service watch verbs`\n")
+    refused(run_here(folder, "service", "stop", "verbs"), folder, "it has ended, so stop has no effect")
 
 
 def test_an_ended_study_is_deleted(served: Served, folder: Path) -> None:
     served.submit("unwanted")
-    refused(run_here(folder, "delete", "unwanted"), folder, "only an ended study can be deleted; cancel it first")
-    run_here(folder, "cancel", "unwanted")
-    printed = run_here(folder, "delete", "unwanted")
+    refused(
+        run_here(folder, "service", "delete", "unwanted"), folder, "only an ended study can be deleted; cancel it first"
+    )
+    run_here(folder, "service", "cancel", "unwanted")
+    printed = run_here(folder, "service", "delete", "unwanted")
     assert (printed.code, printed.out) == (0, "unwanted is deleted\n")
-    refused(run_here(folder, "delete", "unwanted"), folder, "unwanted")
+    refused(run_here(folder, "service", "delete", "unwanted"), folder, "unwanted")
 
 
 @pytest.mark.parametrize("place", ["database", "server"])
@@ -290,16 +318,20 @@ def test_tokens_are_made_listed_and_revoked(
     monkeypatch.setenv("TUNER_TOKEN", served.tokens["root"])
     where = ["--storage", served.storage] if place == "database" else []
     name = f"zoe-{place}"
-    made = run_here(folder, "token", "add", name, "--owner", "zoe", "--role", "viewer", "--days", "3", *where)
+    made = run_here(
+        folder, "service", "token", "add", name, "--owner", "zoe", "--role", "viewer", "--days", "3", *where
+    )
     assert (made.code, made.err.startswith(f"token {name} of zoe, viewer, expires 20")) == (0, True)
     secret = made.out.strip()
     with Client(served.url, secret) as client:
         assert [*client.studies(owner="zoe")] == []
-    listed = run_here(folder, "token", "list", *where)
+    listed = run_here(folder, "service", "token", "list", *where)
     assert secret not in listed.out
     assert [line.split()[:3] for line in listed.out.splitlines() if name in line] == [[name, "zoe", "viewer"]]
-    assert run_here(folder, "token", "revoke", name, *where).out == f"revoked the token {name}\n"
-    refused(run_here(folder, "token", "revoke", "nobody", *where), folder, "there is no token 'nobody'")
-    refused(run_here(folder, "token", "add", name, *where), folder, name)
-    refused(run_here(folder, "token", "add", "x", "--role", "king", *where), folder, "--role 'king'", "viewer")
-    refused(run_here(folder, "token", "add", "a/b", *where), folder, "NAME 'a/b': a name has up to 63")
+    assert run_here(folder, "service", "token", "revoke", name, *where).out == f"revoked the token {name}\n"
+    refused(run_here(folder, "service", "token", "revoke", "nobody", *where), folder, "there is no token 'nobody'")
+    refused(run_here(folder, "service", "token", "add", name, *where), folder, name)
+    refused(
+        run_here(folder, "service", "token", "add", "x", "--role", "king", *where), folder, "--role 'king'", "viewer"
+    )
+    refused(run_here(folder, "service", "token", "add", "a/b", *where), folder, "NAME 'a/b': a name has up to 63")

@@ -37,7 +37,7 @@ class Study:
         """Start and verify the script of the first trial of an engine; return what it printed."""
         number = ENGINES.index(engine)
         script = self.folder / f"{number}.sh"
-        assert run_here(self.folder, "export", "--trial", str(number), "-o", str(script)).code == 0
+        assert run_here(self.folder, "study", "export", "--trial", str(number), "-o", str(script)).code == 0
         variables = {**os.environ, **self.variables, "TUNER": str(Path(sys.executable).with_name("tuner"))}
         done = subprocess.run([script, "--verify"], capture_output=True, text=True, env=variables, check=False)
         assert done.returncode in VERDICTS, done.stdout + done.stderr
@@ -54,7 +54,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     words = (*BOTH, *models, "--trials", str(TRIALS), *LOAD, *SPACE, *ROUNDS, "--plain", *flags)
     done = run_apart(folder, "optimize", *words, **variables)
     assert done.code == 0, done.out + done.err
-    return Study(folder, variables, done, json.loads(run_here(folder, "trials", "--json").out))
+    return Study(folder, variables, done, json.loads(run_here(folder, "study", "trials", "--json").out))
 
 
 @pytest.mark.slow

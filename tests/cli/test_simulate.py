@@ -28,7 +28,7 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path
     assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# Simulated, not measured")
     rows = sqlite3.connect(folder / "tuner_study" / "tuner.db").execute("SELECT DISTINCT provenance FROM tuner_trials")
     assert rows.fetchall() == [("simulated",)]
-    listed = run_here(folder, "trials")
+    listed = run_here(folder, "study", "trials")
     assert "(simulated)" in listed.out
     # Another card cannot continue it; without the name, it would be a study of its own.
     other_card = ("--engine", "simulated", "--gpu", "l4", "--study", "qwen2.5-0.5b-t4")
@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
             TUNER_VLLM="",
         )
         assert printed.code == 0, printed.err
-        listed = json.loads(run_here(tmp_path / name, "trials", "--json").out)
+        listed = json.loads(run_here(tmp_path / name, "study", "trials", "--json").out)
         kept = ("number", "round", "state", "score", "config", "metrics")
         found.append([{key: each[key] for key in kept if key in each} for each in listed])
     assert found[0] == found[1]
@@ -67,7 +67,9 @@ def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -
     assert len([line for line in printed.err.splitlines() if line.startswith("warm start from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")
-    assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; `tuner studies` lists them\n"
+    assert (
+        typo.err == "tuner: --learn-from 'l5': the database has no study of this name; `tuner study list` lists them\n"
+    )
     assert sorted(path.name for path in (folder / "tuner_study" / "artifacts").iterdir()) == ["l4", "t4"]
 
 

@@ -17,10 +17,9 @@ import pytest
 
 from records.trials import Provenance, StudyRecord
 from storage import normalise_url, open_store
-from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
+from tests.cli.command import PATHS, TREE, CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner import __version__
-from tuner.cli.main import app
 from tuner.export.formats.registry import names
 from tuner.study.optuna_storage import RULED_OUT
 
@@ -78,18 +77,18 @@ def test_progress_goes_to_stderr(study: Study) -> None:
 
 
 def test_studies_shows_the_result_of_each(study: Study) -> None:
-    (row,) = json.loads(run_here(study.folder, "studies", "--json").out)
+    (row,) = json.loads(run_here(study.folder, "study", "list", "--json").out)
     reason = json.loads(study.printed.out)["conclusion"]["reason"]
     assert (row["study"], row["provenance"], row["hardware"]) == ("small one", "measured", "CPU")
     assert (row["trials"], row["remeasurements"], row["reason"]) == (TRIALS, 4, reason)
-    printed = run_here(study.folder, "studies")
+    printed = run_here(study.folder, "study", "list")
     assert (printed.code, printed.err) == (0, "")
     assert f"{TRIALS} + 4" in printed.out
     assert "small one" in printed.out
 
 
 def test_trials_is_a_table(study: Study) -> None:
-    printed = run_here(study.folder, "trials")
+    printed = run_here(study.folder, "study", "trials")
     assert (printed.code, printed.err) == (0, "")
     assert printed.out.splitlines()[0] == "small one (measured)"
     assert "out_of_memory_startup: " in printed.out
@@ -98,24 +97,24 @@ def test_trials_is_a_table(study: Study) -> None:
 
 
 def test_trials_for_programs(study: Study) -> None:
-    rows = json.loads(run_here(study.folder, "trials", "--json").out)
+    rows = json.loads(run_here(study.folder, "study", "trials", "--json").out)
     assert sorted({row["number"] for row in rows}) == list(range(TRIALS))
     assert len(rows) == TRIALS + 4
-    table = list(csv.DictReader(io.StringIO(run_here(study.folder, "trials", "--csv").out)))
+    table = list(csv.DictReader(io.StringIO(run_here(study.folder, "study", "trials", "--csv").out)))
     assert [int(row["number"]) for row in table] == [row["number"] for row in rows]
 
 
 def test_best_names_winner_gain_and_command(study: Study) -> None:
     winner = json.loads(study.printed.out)["conclusion"]["winner"]
-    answer = json.loads(run_here(study.folder, "best", "--json").out)
+    answer = json.loads(run_here(study.folder, "study", "show", "--json").out)
     assert (answer["winner"], answer["study"]) == (winner, "small one")
     assert '"method":"suffix"' in answer["command"]
-    plain = run_here(study.folder, "best", "--study", "small one").out
+    plain = run_here(study.folder, "study", "show", "small one").out
     assert plain.startswith(f"trial {winner} is better than the defaults beyond the noise: score ")
     assert "the winner beside the defaults, measured: medians of 2 rounds\n" in plain
     assert answer["command"] in plain
     assert [each["value"] for each in answer["flag_effects"] if each["name"] == "speculative"] == ["suffix"]
-    rows = json.loads(run_here(study.folder, "trials", "--json").out)
+    rows = json.loads(run_here(study.folder, "study", "trials", "--json").out)
     worked = [row for row in rows if row["state"] == "ok" and not row["round"]]
     basis = f"estimated from {len(worked)} measured trials"
     assert basis in " ".join(plain.split())
@@ -123,21 +122,21 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
 
 
 def test_show_prints_everything_about_a_trial(study: Study) -> None:
-    printed = run_here(study.folder, "show", "0")
+    printed = run_here(study.folder, "study", "trial", "0")
     assert printed.code == 0
     assert printed.out.startswith("#0  ok  baseline")
     for part in ("the defaults\n", "\ncommand ", "\nenvironment ", "\noutput_throughput ", "\ntime "):
         assert part in printed.out
-    failed = run_here(study.folder, "show", "2").out
+    failed = run_here(study.folder, "study", "trial", "2").out
     assert failed.startswith("#2  failed")
     assert "out_of_memory_startup in ready, culprit configuration: " in failed
     assert "CUDA out of memory" in failed
-    assert json.loads(run_here(study.folder, "show", "2", "--json").out)[0]["number"] == 2
+    assert json.loads(run_here(study.folder, "study", "trial", "2", "--json").out)[0]["number"] == 2
 
 
 def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) -> None:
     script = tmp_path / "one.sh"
-    printed = run_here(study.folder, "export", "--trial", "1", "-o", str(script))
+    printed = run_here(study.folder, "study", "export", "--trial", "1", "-o", str(script))
     assert (printed.code, printed.out) == (0, f"wrote {script}, a bash script\n")
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
@@ -148,7 +147,7 @@ def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) ->
 @pytest.mark.parametrize("name", [name for name in names() if name != "kserve"])
 def test_export_writes_every_format(study: Study, tmp_path: Path, name: str) -> None:
     chosen = tmp_path / "server.yaml"
-    printed = run_here(study.folder, "export", "--trial", "1", "--format", name, "-o", str(chosen))
+    printed = run_here(study.folder, "study", "export", "--trial", "1", "--format", name, "-o", str(chosen))
     assert (printed.code, printed.err) == (0, "")
     assert printed.out.startswith(f"wrote {chosen}, ")
     text = chosen.read_text()
@@ -159,7 +158,7 @@ def test_export_writes_every_format(study: Study, tmp_path: Path, name: str) -> 
 
 def test_a_format_has_its_own_file(study: Study) -> None:
     before = everything_in(study.folder)
-    printed = run_here(study.folder, "export", "--format", "compose")
+    printed = run_here(study.folder, "study", "export", "--format", "compose")
     assert set(everything_in(study.folder)) - set(before) == {"compose.yaml"}
     assert printed.out == "wrote compose.yaml, a Docker Compose file\n"
     (study.folder / "compose.yaml").unlink()
@@ -168,14 +167,23 @@ def test_a_format_has_its_own_file(study: Study) -> None:
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["show", "99"], ["study 'small one' has no trial 99", "tuner trials"]),
-        (["trials", "--study", "other"], ["--study 'other'", "studies: small one"]),
-        (["export", "--trial", "99"], ["--trial 99", "see `tuner trials`"]),
-        (["export", "--trial", "99", "--format", "compose"], ["--trial 99", "see `tuner trials`"]),
-        (["export", "--format", "kserve"], ["--format 'kserve': it reads models from a hub, and ", "choose another"]),
-        (["export", "--format", "helm"], ["--format 'helm': the formats are script, command, vllm-config, compose, "]),
-        (["export", "--format", "compose", "-o", "nowhere/x"], ["-o 'nowhere/x': the file cannot be written"]),
-        (["export", "-o", "nowhere/x.sh"], ["-o 'nowhere/x.sh': the file cannot be written", "choose another file"]),
+        (["study", "trial", "99"], ["study 'small one' has no trial 99", "tuner study trials"]),
+        (["study", "trials", "other"], ["STUDY 'other'", "studies: small one"]),
+        (["study", "export", "--trial", "99"], ["--trial 99", "see `tuner study trials`"]),
+        (["study", "export", "--trial", "99", "--format", "compose"], ["--trial 99", "see `tuner study trials`"]),
+        (
+            ["study", "export", "--format", "kserve"],
+            ["--format 'kserve': it reads models from a hub, and ", "choose another"],
+        ),
+        (
+            ["study", "export", "--format", "helm"],
+            ["--format 'helm': the formats are script, command, vllm-config, compose, "],
+        ),
+        (["study", "export", "--format", "compose", "-o", "nowhere/x"], ["-o 'nowhere/x': the file cannot be written"]),
+        (
+            ["study", "export", "-o", "nowhere/x.sh"],
+            ["-o 'nowhere/x.sh': the file cannot be written", "choose another file"],
+        ),
     ],
 )
 def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str]) -> None:
@@ -193,7 +201,7 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
             premise = {"model": {"name": "a/b"}, "engine": {"name": "vllm", "version": "0.25.1"}}
             made = datetime(2026, 11, 23, 9, 5, tzinfo=UTC)
             store.create_study(StudyRecord(name, made, Provenance.SIMULATED, premise, {}, conclusion))
-    old, new = json.loads(run_here(tmp_path, "studies", "--storage", "two.db", "--json").out)
+    old, new = json.loads(run_here(tmp_path, "study", "list", "--storage", "two.db", "--json").out)
     assert old == {
         "study": "[old]",
         "provenance": "simulated",
@@ -209,7 +217,7 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
         "reason": "keep them",
     }
     assert (new["study"], new["winner"], new["reason"]) == ("new", None, None)
-    lines = run_here(tmp_path, "studies", "--storage", "two.db").out.splitlines()
+    lines = run_here(tmp_path, "study", "list", "--storage", "two.db").out.splitlines()
     (first,) = (i for i, line in enumerate(lines) if "[old]" in line and "keep them" in line)
     (second,) = (i for i, line in enumerate(lines) if "new" in line and "none yet" in line)
     assert first < second
@@ -217,14 +225,14 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
 
 def test_studies_of_an_empty_database_are_the_user_s_mistake(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path / 'none.db'}").close()
-    printed = run_here(tmp_path, "studies", "--storage", "none.db")
+    printed = run_here(tmp_path, "study", "list", "--storage", "none.db")
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
     assert "the database has no study; run `tuner optimize` first" in printed.err
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_sync_finds_nothing_to_log(study: Study) -> None:
-    printed = run_here(study.folder, "sync")
+    printed = run_here(study.folder, "study", "sync")
     assert (printed.code, printed.out) == (0, "logged 0 trials\n")
 
 
@@ -272,7 +280,7 @@ def test_a_study_whose_defaults_fail_stops_and_names_the_reason(
     assert "stopped: the defaults fail, and no given configuration works: out_of_memory_startup: torch" in words
     assert "--enqueue" in printed.out
     assert "Traceback" not in printed.err
-    best = run_here(tmp_path, "best")
+    best = run_here(tmp_path, "study", "show")
     assert best.code == 1
     assert "no trial of study" in best.out
     assert "out_of_memory_startup" in best.out
@@ -311,19 +319,19 @@ def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[
 
 
 def test_space_has_the_reason_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> None:
-    answer = json.loads(run_here(tmp_path, "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
+    answer = json.loads(run_here(tmp_path, "study", "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
     offered = {parameter["name"] for parameter in answer["parameters"]}
     reasons = {(lost["parameter"], lost["value"]): lost["reason"] for lost in answer["dropped"]}
     assert "8.9" in reasons["kv_cache_dtype", "fp8"]
     assert "Tesla T4 has 7.5" in reasons["kv_cache_dtype", "fp8"]
     assert "max_num_seqs" in offered
-    assert "kv_cache_dtype = fp8 " in run_here(tmp_path, "space", "--gpu", "t4").out
-    h200 = json.loads(run_here(tmp_path, "space", "--gpu", "h200", "--vllm-version", "0.25.1", "--json").out)
+    assert "kv_cache_dtype = fp8 " in run_here(tmp_path, "study", "space", "--gpu", "t4").out
+    h200 = json.loads(run_here(tmp_path, "study", "space", "--gpu", "h200", "--vllm-version", "0.25.1", "--json").out)
     assert "kv_cache_dtype" in {parameter["name"] for parameter in h200["parameters"]}
 
 
 def test_space_shows_the_named_configurations(tmp_path: Path) -> None:
-    answer = json.loads(run_here(tmp_path, "space", "--gpu", "cpu", "--space", "faults-cpu", "--json").out)
+    answer = json.loads(run_here(tmp_path, "study", "space", "--gpu", "cpu", "--space", "faults-cpu", "--json").out)
     assert {*answer["named"]} == {"rejected", "dies-at-start"}
 
 
@@ -354,10 +362,10 @@ def test_show_says_what_a_number_without_a_trial_is(tmp_path: Path) -> None:
         study.add_trial(optuna.trial.create_trial(state=optuna.trial.TrialState.PRUNED, user_attrs={attribute: reason}))
     run_here(tmp_path, "optimize", *FLAGS[:-3], "5", *FLAGS[-2:])
     for suggested, reason in enumerate(REASONS.values(), number):
-        printed = run_here(tmp_path, "show", str(suggested))
+        printed = run_here(tmp_path, "study", "trial", str(suggested))
         assert printed.code == 2
         assert f"has no trial {suggested}: the sampler suggested it, and it never ran: {reason}" in printed.err
-    assert f"were dropped before a launch: {number}, {number + 1}" in run_here(tmp_path, "trials").out
+    assert f"were dropped before a launch: {number}, {number + 1}" in run_here(tmp_path, "study", "trials").out
 
 
 HEAVY = (
@@ -376,15 +384,15 @@ HEAVY = (
 )
 PROBE = """
 import contextlib, io, sys
+from typer.main import get_command
+from tuner.cli.help import commands_in
 from tuner.cli.main import app, main
-names = [command.name for command in app.registered_commands]
-for words in [], *([name] for name in names):
+for words in [], *(path.split() for path, _ in commands_in(get_command(app))):
     sys.argv = ["tuner", *words, "--help"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main()
     print(*words, *({name.split(".")[0] for name in sys.modules} & set(HEAVY)))
 """
-COMMANDS = [str(command.name) for command in app.registered_commands]
 
 
 def test_no_help_imports_anything_heavy() -> None:
@@ -393,13 +401,17 @@ def test_no_help_imports_anything_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     group, *commands = done.stdout.splitlines()
     assert group == ""
-    assert commands == [f"{name} pydantic" for name in COMMANDS]
+    assert commands == [f"{path} pydantic" for path in PATHS]
 
 
 def test_every_command_is_there() -> None:
-    wanted = {"optimize", "trials", "best", "show", "export", "sync", "ui", "space", "doctor"}
-    wanted |= {"capacity", "load", "tradeoff", "requests", "simulate"}
-    assert wanted <= {*COMMANDS}
+    top = "optimize simulate capacity size quality recheck serve mcp doctor install-vllm traffic study server service"
+    assert {*TREE.commands} == {*top.split()}
+    wanted = "list show trials trial compare tradeoff requests export report ui sync presets space kernels"
+    assert {*TREE.commands["study"].commands} == {*wanted.split()}
+    assert {*TREE.commands["server"].commands} == {"load", "verify", "compare", "drift"}
+    wanted = "submit list status watch logs stop cancel resume delete drift token"
+    assert {*TREE.commands["service"].commands} == {*wanted.split()}
 
 
 def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
@@ -409,9 +421,9 @@ def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
     assert "\n  optimize " in output.out
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
+@pytest.mark.parametrize("command", [None, *PATHS])
 def test_h_is_help(tmp_path: Path, command: str | None) -> None:
-    words = [command] if command else []
+    words = command.split() if command else []
     output = run_here(tmp_path, *words, "-h")
     assert (output.code, output.err) == (0, "")
     assert output.out.startswith(f"Usage: tuner {command or '[OPTIONS]'} ")
@@ -426,7 +438,7 @@ def test_the_version_is_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands_and_options(tmp_path: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_TUNER_COMPLETE", f"complete_{shell}")
-    typed = {"COMP_WORDS": "tuner pre", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "tuner pre"}
+    typed = {"COMP_WORDS": "tuner study pre", "COMP_CWORD": "2", "_TYPER_COMPLETE_ARGS": "tuner study pre"}
     for name, value in {**typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}.items():
         monkeypatch.setenv(name, value)
     assert "presets" in run_here(tmp_path).out
@@ -439,7 +451,10 @@ def test_the_first_lines_name_the_gpus_of_a_trial(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     lines = done.err.splitlines()
     assert lines[0].endswith(": vLLM 0.25.1 on 2 × NVIDIA H200; use --engine vllm without --gpu to measure")
-    assert "`tuner space --gpu h200 --vllm-version 0.25.1 --gpus-per-trial 2` lists them with the reasons" in lines[2]
+    assert (
+        "`tuner study space --gpu h200 --vllm-version 0.25.1 --gpus-per-trial 2` lists them with the reasons"
+        in lines[2]
+    )
 
 
 def test_the_first_lines_have_the_goals_and_warn_of_an_slo_that_can_hardly_be_met(tmp_path: Path) -> None:

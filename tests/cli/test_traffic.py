@@ -190,11 +190,6 @@ def test_a_cut_of_other_traffic_is_refused(tmp_path: Path, text: str | None, par
     assert [part for part in parts if part not in printed.err] == [], printed.err
 
 
-def test_an_unknown_command_of_the_group_is_one_line(tmp_path: Path) -> None:
-    printed = run_here(tmp_path, "traffic", "imprt")
-    assert (printed.code, printed.err) == (2, "tuner: no such command 'imprt'; did you mean 'import'?\n")
-
-
 def test_the_capacity_of_an_imported_trace_is_searched(tmp_path: Path) -> None:
     whole = sessions(20, 4, 5.0)
     (tmp_path / "day.requests.jsonl").write_text(requests_text(whole.requests, whole.times_s or (), 100))

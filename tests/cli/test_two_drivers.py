@@ -68,7 +68,7 @@ def test_a_second_driver_in_another_folder_is_refused(
     message = f"tuner: --study 's': {holder} is running this study; wait for it, or choose another name\n"
     assert (observer.output.code, observer.output.err) == (2, message)
     assert everything_in(other) == []
-    rows = json.loads(run_here(one, "trials", "--json", "--storage", storage).out)
+    rows = json.loads(run_here(one, "study", "trials", "--json", "--storage", storage).out)
     assert [row["number"] for row in rows] == list(range(2))
 
 

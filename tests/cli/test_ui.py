@@ -1,4 +1,4 @@
-"""`tuner ui`: an address that other machines reach needs a password."""
+"""`tuner study ui`: an address that other machines reach needs a password."""
 
 import base64
 import os
@@ -26,7 +26,7 @@ def test_without_a_password_one_line_says_how(tmp_path: Path, monkeypatch: pytes
         monkeypatch.delenv("MLFLOW_AUTH_ADMIN_PASSWORD", raising=False)
         if password is not None:
             monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", password)
-        printed = run_here(tmp_path, "ui", "--host", "0.0.0.0")
+        printed = run_here(tmp_path, "study", "ui", "--host", "0.0.0.0")
         assert (printed.code, printed.out) == (2, "")
         rule = "--host 0.0.0.0: other machines reach this address, and MLflow has no password"
         remedy = "set MLFLOW_AUTH_ADMIN_PASSWORD to 12 characters or more"
@@ -37,7 +37,7 @@ def test_without_a_password_one_line_says_how(tmp_path: Path, monkeypatch: pytes
 def test_without_the_library_one_line_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_AUTH_ADMIN_PASSWORD", PASSWORD)
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    printed = run_here(tmp_path, "ui", "--host", "10.0.0.7")
+    printed = run_here(tmp_path, "study", "ui", "--host", "10.0.0.7")
     assert (printed.code, printed.out) == (2, "")
     remedy = "`pip install 'llm-serving-tuner[ui]'`, in a checkout `uv sync --inexact --extra ui`"
     assert printed.err == f"tuner: the package `flask_wtf` is not installed; {remedy}\n"
@@ -53,7 +53,17 @@ def test_with_a_password_nothing_is_shown_without_it(tmp_path: Path) -> None:
     token = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     search = "/ajax-api/2.0/mlflow/experiments/search?max_results=1"
     with lease_port(tmp_path / "ports") as lease:
-        command = [sys.executable, "-m", "tuner.cli.main", "ui", "--host", "0.0.0.0", "--port", str(lease.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "tuner.cli.main",
+            "study",
+            "ui",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            str(lease.port),
+        ]
         base = f"http://127.0.0.1:{lease.port}"
         with running(command, tmp_path, f"{base}/health", environment) as output:
             codes = {path: fetch(base + path, ReadLimits(30.0)).status for path in ("/", search, "/get-artifact")}

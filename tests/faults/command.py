@@ -130,9 +130,9 @@ class Study:
         return command
 
     def sync(self) -> Command:
-        """Start `tuner sync`."""
+        """Start `tuner study sync`."""
         place = () if self._storage is None else ("--storage", self._storage)
-        arguments = ("sync", "--study", STUDY, *place)
+        arguments = ("study", "sync", STUDY, *place)
         command = Command(arguments, self.folder, self._environment, self.folder / "sync.txt")
         self.commands.append(command)
         return command

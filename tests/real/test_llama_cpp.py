@@ -45,7 +45,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     )
     assert done.code == 0, done.out + done.err
     result: dict[str, Any] = json.loads(done.out)
-    return Study(folder, variables, result, json.loads(run_here(folder, "trials", "--json").out))
+    return Study(folder, variables, result, json.loads(run_here(folder, "study", "trials", "--json").out))
 
 
 def test_every_trial_is_measured_and_every_request_counts(study: Study) -> None:
@@ -87,13 +87,13 @@ def test_the_script_starts_and_verifies_the_winner(study: Study) -> None:
 )
 def test_formats_of_any_engine_hold_the_server(study: Study, form: str, line: str) -> None:
     file = study.folder / form
-    assert run_here(study.folder, "export", "--format", form, "-o", str(file)).code == 0
+    assert run_here(study.folder, "study", "export", "--format", form, "-o", str(file)).code == 0
     assert line.format(model=study.folder / "made.gguf") in file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("form", ["vllm-config", "compose", "kubernetes", "kserve", "ray-serve"])
 def test_formats_of_vllm_refuse_it_in_one_line(study: Study, form: str) -> None:
-    done = run_here(study.folder, "export", "--format", form, "-o", str(study.folder / form))
+    done = run_here(study.folder, "study", "export", "--format", form, "-o", str(study.folder / form))
     assert done.code == 2
     assert done.err.endswith("the study ran llama.cpp; choose one of script, command, systemd\n")
     assert done.err.count("\n") == 1

@@ -62,7 +62,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     )
     assert done.code == 0, done.out + done.err
     result: dict[str, Any] = json.loads(done.out)
-    return Study(folder, variables, result, json.loads(run_here(folder, "trials", "--json").out))
+    return Study(folder, variables, result, json.loads(run_here(folder, "study", "trials", "--json").out))
 
 
 def outcomes(study: Study) -> list[TrialOutcome]:

@@ -20,7 +20,7 @@ pytestmark = [
 
 def trials(folder: Path, home: Path, study: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", "trials", "--study", study, "--json"],
+        [sys.executable, "-m", "tuner.cli.main", "study", "trials", study, "--json"],
         cwd=folder,
         env=environment(home),
         capture_output=True,

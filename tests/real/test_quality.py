@@ -79,7 +79,7 @@ def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(
         *("--users", "4", "--prompts", "8", "--input-len", "32", "--output-len", "16", *SMALL, "--", *SERVER),
         **variables,
     )
-    trials = json.loads(run_apart(tmp_path, "trials", "--storage", "q.db", "--json", **variables).out)
+    trials = json.loads(run_apart(tmp_path, "study", "trials", "--storage", "q.db", "--json", **variables).out)
     [broken] = [row for row in trials if row["number"] == 1]
     assert broken["state"] == "failed", printed.err
     assert "misses quality>=0.99" in broken["failure_message"]

@@ -31,7 +31,18 @@ def test_servers_for_a_load_from_submission_to_the_report(
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     load = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--workload", "traffic.yaml", "--most-gpus", "1")
     printed = run_here(
-        tmp_path, "submit", "--size", "--id", "fleet", *load, "--card", "h100", "--card-price", "h100=2", "--watch"
+        tmp_path,
+        "service",
+        "submit",
+        "--size",
+        "--id",
+        "fleet",
+        *load,
+        "--card",
+        "h100",
+        "--card-price",
+        "h100=2",
+        "--watch",
     )
     assert printed.code == 0, printed.err
     assert "predicts each card and shape" in printed.err

@@ -26,7 +26,19 @@ def environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_study_from_submission_to_its_files(service: Service, tmp_path: Path) -> None:
-    words = ["submit", "--id", "told", "--engine", "simulated", "--trials", "4", "--confirm-rounds", "1", "--watch"]
+    words = [
+        "service",
+        "submit",
+        "--id",
+        "told",
+        "--engine",
+        "simulated",
+        "--trials",
+        "4",
+        "--confirm-rounds",
+        "1",
+        "--watch",
+    ]
     printed = run_here(tmp_path, *words)
     assert printed.code == 0, printed.err
     lines = printed.err.splitlines()
@@ -36,12 +48,12 @@ def test_a_study_from_submission_to_its_files(service: Service, tmp_path: Path) 
     assert [line for line in lines if line.startswith("[round 1 of 1] #0 ok, ")]
     assert printed.out.splitlines()[1].startswith("told is DONE: ")
     assert "all figures are predicted, not measured" in printed.out
-    watched = run_here(tmp_path, "watch", "told")
+    watched = run_here(tmp_path, "service", "watch", "told")
     assert (watched.code, watched.err) == (0, printed.err)
-    exported = run_here(tmp_path, "export", "--study", "told", "--server", service.address)
+    exported = run_here(tmp_path, "study", "export", "told", "--server", service.address)
     assert (exported.code, exported.out) == (0, "wrote best_serve.sh, a bash script\n")
     assert subprocess.run(["bash", "-n", "best_serve.sh"], cwd=tmp_path, check=False).returncode == 0
-    reported = run_here(tmp_path, "report", "told", "--server", service.address)
+    reported = run_here(tmp_path, "study", "report", "told", "--server", service.address)
     assert (reported.code, (tmp_path / "report.html").read_text()[:15]) == (0, "<!doctype html>")
     with Client() as client:
         assert client.export("told", tmp_path / "p.sh").read_bytes().startswith(b"#!/usr/bin/env bash")
@@ -56,7 +68,7 @@ def test_a_study_from_submission_to_its_files(service: Service, tmp_path: Path) 
 def test_ctrl_c_leaves_the_study_running(service: Service, tmp_path: Path) -> None:
     # It outlives a watch that starts slowly.
     service.submit("long", trials=10_000, settings={"sampler": "tpe", "min_gain": 0})
-    command = [sys.executable, "-m", "tuner", "watch", "long"]
+    command = [sys.executable, "-m", "tuner", "service", "watch", "long"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     seen = next(line for line in process.stderr if line.startswith("[1/10"))
@@ -64,9 +76,9 @@ def test_ctrl_c_leaves_the_study_running(service: Service, tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "stopped watching; the study goes on, `tuner watch long` watches it again"
+    assert err.splitlines()[-1] == "stopped watching; the study goes on, `tuner service watch long` watches it again"
     assert service.study("long")["state"] == "RUNNING"
-    assert run_here(tmp_path, "cancel", "long").code == 0
+    assert run_here(tmp_path, "service", "cancel", "long").code == 0
     assert service.wait("long")["state"] == "CANCELLED"
-    assert run_here(tmp_path, "watch", "long").code == 130
-    run_here(tmp_path, "logs", "long", "--follow")
+    assert run_here(tmp_path, "service", "watch", "long").code == 130
+    run_here(tmp_path, "service", "logs", "long", "--follow")

@@ -22,7 +22,7 @@ RAW = [
 
 
 def make_token(folder: Path) -> str:
-    command = [sys.executable, "-m", "tuner", "token", "add", "root", "--role", "admin"]
+    command = [sys.executable, "-m", "tuner", "service", "token", "add", "root", "--role", "admin"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

@@ -219,7 +219,7 @@ def report(study: str) -> str:
         (archive({FIRST: OF_STUDY.format(kind="Measured", name="a")}), None),
         (archive({FIRST: OF_STUDY.format(kind="Measured", name="b")}), "a file of study 'b'"),
         (
-            archive({"a.txt": "figures of the study a, written by `tuner report`"}),
+            archive({"a.txt": "figures of the study a, written by `tuner study report`"}),
             "a file that the tuner did not write",
         ),
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,29 +41,35 @@ _OPTIONS = "Options"
 _FEW = 12
 """Options up to which a command's help is one section."""
 
+_WHOLE = 1000
+"""Characters of a command's short help, so that no sentence is cut."""
+
+_ALIKE = 0.6
+"""Likeness of two names, of which one may be a slip of the other, as difflib counts it."""
+
 _ALL = "help_all"
 _ALWAYS = ("help", _ALL)
 
 FIRST_WEEK: Mapping[str, frozenset[str]] = {
-    name: frozenset(words.split())
-    for name, words in {
-        "tuner": "optimize capacity trials compare export report serve submit space doctor version debug",
+    path: frozenset(words.split())
+    for path, words in {
+        "": "version debug",
         "optimize": "preset trials timeout study model engine gpu workload max_concurrency slo objective baseline",
         "capacity": "preset workload rate slo model engine gpu vllm output as_json",
         "size": "preset workload rate slo model gpu price headroom confirm output as_json",
         "simulate": "preset gpu model workload rate max_concurrency input_len output_len as_json",
-        "load": "url model preset workload study rate slo output as_json",
-        "compare": "trials url workload margin blocks study storage as_json",
         "serve": "host port tls_certificate tls_key storage folder model_folder vllm ray_address",
-        "submit": "id kind gpus priority watch preset trials model gpu workload slo objective server as_json",
+        "quality": "study trial model reference quality_task slo storage as_json",
+        "server load": "url model preset workload study rate slo output as_json",
+        "service submit": "id kind gpus priority watch preset trials model gpu workload slo objective server as_json",
     }.items()
 }
-"""The commands, and the parameters of a command, that `--help` shows; `--help-all` shows the others, too."""
+"""The parameters of a command, by its words after `tuner`, that `--help` shows; `--help-all` shows all."""
 
 
-def _shown(owner: Any, context: Any) -> Any:
-    """Return a predicate of names: whether the help of a command, or of the group, shows them."""
-    first = FIRST_WEEK.get(owner.name)
+def _shown(context: Any) -> Callable[[str], bool]:
+    """Return a predicate of names: whether the help of the context's command shows these parameters."""
+    first = FIRST_WEEK.get(context.command_path.partition(" ")[2])
     if first is None or context.meta.get(_ALL):
         return lambda name: True
     return lambda name: name in first or name in _ALWAYS
@@ -73,7 +80,7 @@ class HelpCommand(typer.core.TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel; a command with few options, or a first week's, has one."""
-        shown = _shown(self, ctx)
+        shown = _shown(ctx)
         every = self.get_params(ctx)
         parameters = [each for each in every if shown(each.name)]
         _write(formatter, _panels(parameters, ctx, divided=len(parameters) == len(every) > _FEW))
@@ -84,18 +91,64 @@ class HelpCommand(typer.core.TyperCommand):
 
 
 class HelpGroup(typer.core.TyperGroup):
-    """The group of all commands, whose help shows them by `rich_help_panel`."""
+    """A group of commands, whose help shows them by `rich_help_panel`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands by panel, then the options."""
-        shown = _shown(self, ctx)
+        """Write the commands by panel, then the options. A group is a row with its commands; in --help-all, a panel."""
+        shown = _shown(ctx)
         commands: dict[str, Rows] = {}
         for name, command in self.commands.items():
-            if shown(name):
-                panel = getattr(command, "rich_help_panel", None) or "Commands"
-                commands.setdefault(panel, []).append((name, command.get_short_help_str(formatter.width)))
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            text = command.get_short_help_str(_WHOLE)
+            inner = getattr(command, "commands", {})
+            if inner and ctx.meta.get(_ALL):
+                rows = [(f"{name} {each}", inner[each].get_short_help_str(_WHOLE)) for each in inner]
+                commands[f"{ctx.command_path} {name}"] = rows
+                continue
+            text = f"{text.rstrip('.')}: {', '.join(inner)}." if inner else text
+            commands.setdefault(panel, []).append((name, text))
         _write(formatter, commands)
         _write(formatter, _panels([each for each in self.get_params(ctx) if shown(each.name)], ctx, divided=False))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command of the first word, its name and the words behind it.
+
+        Raises:
+            UsageError: for a command that does not exist, with the commands of that name in other groups, else of names
+                that are near.
+        """
+        if args[0] not in self.commands and not ctx.resilient_parsing and not args[0].startswith("-"):
+            group = ctx.command_path.partition(" ")[2]
+            near = _near(args[0], group, [path for path, _ in commands_in(ctx.find_root().command)])
+            question = f"; did you mean {' or '.join(f'`tuner {path}`' for path in near)}?" if near else ""
+            ctx.fail(f"there is no command {f'{group} {args[0]}'.strip()!r}{question}")
+        return super().resolve_command(ctx, args)
+
+
+def commands_in(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the commands and groups below a group by their words after `tuner`, those of each group behind it."""
+    for name, command in group.commands.items():
+        inner = f"{path} {name}".strip()
+        yield inner, command
+        if hasattr(command, "commands"):
+            yield from commands_in(command, inner)
+
+
+def _near(name: str, group: str, paths: Sequence[str]) -> list[str]:
+    """Return the commands that a wrong name means: those of this name, else near ones of the group, else of others.
+
+    Args:
+        name: the wrong name.
+        group: the path of the group; empty for that of all commands.
+        paths: of every command.
+    """
+
+    def meant(among: Sequence[str], likeness: float) -> list[str]:
+        words = get_close_matches(name, [path.split()[-1] for path in among], 2, likeness)
+        return [path for path in among if path.split()[-1] in words]
+
+    own = [path for path in paths if path.rpartition(" ")[0] == group]
+    return meant(paths, 1) or meant(own, _ALIKE) or meant(paths, _ALIKE)
 
 
 def _show_all(context: typer.Context, asked: bool) -> None:
@@ -110,9 +163,9 @@ def help_all(text: str) -> Any:
     return typer.Option("--help-all", is_eager=True, callback=_show_all, help=text, rich_help_panel=OUTPUT)
 
 
-def with_help_all(command: Command) -> Command:
-    """Give a command with many options `--help-all`."""
-    if command.__name__ not in FIRST_WEEK:
+def with_help_all(command: Command, path: str) -> Command:
+    """Give the command of a path, if it has many options, `--help-all`."""
+    if path not in FIRST_WEEK:
         return command
 
     @functools.wraps(command)

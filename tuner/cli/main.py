@@ -12,7 +12,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands import files, results, run, service, setup, studies, traffic
+from tuner.cli.commands import files, results, run, server, service, setup, studies, traffic
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
@@ -29,45 +29,57 @@ app = typer.Typer(
 )
 
 
-def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False) -> None:
+def _group(panel: str, name: str, help: str) -> typer.Typer:
+    """Add a group, which the help lists below the heading `panel`, and return it."""
+    group = typer.Typer(name=name, cls=HelpGroup, help=help, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, rich_help_panel=panel)
+    return group
+
+
+def _add(panel: str, *commands: Callable[..., None], to: typer.Typer = app, passes_flags: bool = False) -> None:
     """Add commands, each under its function's name with `-` for `_`; the help lists them below the heading `panel`.
 
     Args:
         panel: heading.
-        commands: functions of commands.
+        commands: functions of commands; a name that Python or a module has taken ends with `_`.
+        to: the group.
         passes_flags: whether flags after `--` are passed to the server.
     """
     usage = "[OPTIONS] [-- FLAGS OF vllm serve]" if passes_flags else "[OPTIONS]"
     context = {"allow_extra_args": passes_flags, "ignore_unknown_options": False}
     for command in commands:
-        add = app.command(
+        name = command.__name__.strip("_").replace("_", "-")
+        add = to.command(
+            name,
             cls=HelpCommand,
             rich_help_panel=panel,
             options_metavar=usage,
             context_settings=context,
         )
-        add(with_help_all(command))
+        add(with_help_all(command, name if to is app else f"{to.info.name} {name}"))
 
 
 _add("Run", run.optimize, run.simulate, run.capacity, run.size, run.quality, passes_flags=True)
-_add("Run", run.load, run.verify, run.recheck, run.drift)
-app.add_typer(traffic.group, rich_help_panel="Run")
-_add(
-    "Results",
-    studies.studies,
-    studies.trials,
-    results.best,
-    results.compare,
-    studies.show,
-    results.tradeoff,
-    results.requests,
-)
-_add("Results", files.export, files.report, files.sync, files.ui)
-_add("Service", service.serve)
-_add("Service", service.submit, passes_flags=True)
-_add("Service", service.watch, service.status, service.logs, service.mcp)
-_add("Service", service.stop, service.cancel, service.resume, service.delete, service.token)
-_add("Setup", setup.presets, setup.space, setup.doctor, setup.install_vllm, setup.kernels)
+_traffic = _group("Run", "traffic", "Read recorded traffic, and cut it to a short benchmark.")
+_add("Commands", traffic.import_, traffic.cut, to=_traffic)
+
+_add("Results", run.recheck)
+_study = _group("Results", "study", "Read, compare and export studies.")
+_add("Results", studies.list_, results.show, studies.trials, studies.trial, results.compare, to=_study)
+_add("Results", results.tradeoff, results.requests, to=_study)
+_add("Files and pages", files.export, files.report, files.ui, files.sync, to=_study)
+_add("Before a study", setup.presets, setup.space, setup.kernels, to=_study)
+_server = _group("Results", "server", "Measure and watch servers that run already.")
+_add("Commands", server.load, server.verify, server.compare, server.drift, to=_server)
+
+_add("Service", service.serve, service.mcp)
+_service = _group("Service", "service", "Use a service that `tuner serve` runs.")
+_add("Studies", service.submit, to=_service, passes_flags=True)
+_add("Studies", service.list_, service.status, service.watch, service.logs, to=_service)
+_add("Studies", service.stop, service.cancel, service.resume, service.delete, to=_service)
+_add("Service", service.drift, service.token, to=_service)
+
+_add("Setup", setup.doctor, setup.install_vllm)
 
 
 def _print_version(asked: bool) -> None:
@@ -92,15 +104,15 @@ def main() -> None:
     """Run the command line; never returns."""
     hide_secrets(sys.argv[1:])
     be_private()
+    tree = typer.main.get_command(app)
     try:
-        code = app(prog_name="tuner", standalone_mode=False)
+        code = tree(prog_name="tuner", standalone_mode=False)
     except Exception as error:  # noqa: BLE001  the command's boundary
         if os.environ.get("TUNER_DEBUG"):
             traceback.print_exc()
         from tuner.cli.usage import explain  # it knows the simulator's flags and the errors of all libraries
 
-        commands = [*(each.name for each in app.registered_commands), *(each.name for each in app.registered_groups)]
-        code = explain(error, sys.argv[1:], [str(name) for name in commands])
+        code = explain(error, sys.argv[1:], tree)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     sys.stdout.flush()

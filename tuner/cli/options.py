@@ -169,6 +169,7 @@ StudyName = Annotated[
     str | None,
     option(None, "NAME", "Name of the study.", "--study", shown="the latest"),
 ]
+Study = Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Name of the study.", show_default="the latest")]
 Round = Annotated[
     int,
     option(None, "INTEGER", "Measurement of this round; 0 is the trial of the search.", "--round", least=0),

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import typer
 
@@ -30,25 +31,25 @@ _RULES = (
 """Patterns of typer's messages about values, and the rules in the words of all other messages."""
 
 
-def explain(error: Exception, words: Sequence[str], commands: Sequence[str]) -> int:
+def explain(error: Exception, words: Sequence[str], tree: Any) -> int:
     """Print one line about an error and return the exit code.
 
     Args:
         error: what ended a command.
         words: the command line without its program.
-        commands: the names of all commands.
+        tree: the group of all commands.
     """
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.Abort):
         return EXIT_INTERRUPTED
     if isinstance(error, _CLI_ERROR):
-        return _print_usage(error, words, commands)
+        return _print_usage(error, words, tree)
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OURS
     if isinstance(error, TunerError):
-        _say(error.message(option_of, " ") if isinstance(error, SettingError) else str(error))
+        _say(_about_setting(error, words, tree) if isinstance(error, SettingError) else str(error))
         return error.exit_code
     if isinstance(error, SpaceError | StorageError | PluginError):
         _say(str(error))
@@ -66,13 +67,13 @@ def explain(error: Exception, words: Sequence[str], commands: Sequence[str]) -> 
     return EXIT_OURS
 
 
-def _print_usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> int:
+def _print_usage(error: Exception, words: Sequence[str], tree: Any) -> int:
     """Print a mistake in the arguments on one line, or the help if no command was given."""
     message = str(getattr(error, "format_message", lambda: str(error))())
     if message.startswith("Usage:"):
         print(message)
         return EXIT_USER
-    _say(_usage(error, words, commands))
+    _say(_usage(error, words, tree))
     return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
 
 
@@ -80,9 +81,9 @@ def _say(message: str) -> None:
     print("tuner: " + " ".join(message.split("\n")), file=sys.stderr)
 
 
-def _usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> str:
+def _usage(error: Exception, words: Sequence[str], tree: Any) -> str:
     """Return what is wrong in the arguments and what to do."""
-    command = _command(error, words, commands)
+    command = _command(error, words, tree)
     option = str(getattr(error, "option_name", ""))
     if hasattr(error, "possibilities"):
         if _passes_flags(error) and option in flag_names():
@@ -99,18 +100,36 @@ def _usage(error: Exception, words: Sequence[str], commands: Sequence[str]) -> s
     return message if message.endswith("?") else f"{message}; see `{_help(command)}`"
 
 
-def _command(error: Exception, words: Sequence[str], commands: Sequence[str]) -> str:
+def _command(error: Exception, words: Sequence[str], tree: Any) -> str:
     """Return the command of a mistake; some errors, such as that about an option without a value, do not contain it."""
     context = getattr(error, "ctx", None)
-    if context is not None:
-        return str(context.command_path)
-    named = next((word for word in words if not word.startswith("-")), "")
-    return f"tuner {named}" if named in commands else "tuner"
+    return f"tuner {_named(words, tree)[0]}".strip() if context is None else str(context.command_path)
+
+
+def _named(words: Sequence[str], tree: Any) -> tuple[str, Any]:
+    """Return the command that a command line names, by its words after `tuner`, and itself."""
+    path: list[str] = []
+    for word in words:
+        inner = getattr(tree, "commands", {})
+        if word in inner:
+            path, tree = [*path, word], inner[word]
+        elif not word.startswith("-"):
+            break
+    return " ".join(path), tree
+
+
+def _about_setting(error: SettingError, words: Sequence[str], tree: Any) -> str:
+    """Return the line about a setting, which begins with its option, or the argument that the command has for it."""
+    line, option = error.message(option_of, " "), option_of(error.field)
+    for each in _named(words, tree)[1].params:
+        if each.name == error.field and each.param_type_name == "argument" and line.startswith(f"{option} "):
+            return f"{re.sub(r'[][.]', '', each.metavar)}{line.removeprefix(option)}"
+    return line
 
 
 def _help(command: str) -> str:
     """Return the command that shows every option or command."""
-    return f"{command} --help-all" if command.split()[-1] in FIRST_WEEK else f"{command} --help"
+    return f"{command} --help-all" if command.partition(" ")[2] in FIRST_WEEK else f"{command} --help"
 
 
 def _passes_flags(error: Exception) -> bool:

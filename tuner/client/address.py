@@ -62,7 +62,9 @@ def find_address(
     secret = (token or variables.get(TOKEN_VARIABLE) or "").strip()
     if not secret:
         rule = f"the server {url} needs a token"
-        raise SettingError("token", None, rule, f"set {TOKEN_VARIABLE}; an admin makes one with `tuner token add`")
+        raise SettingError(
+            "token", None, rule, f"set {TOKEN_VARIABLE}; an admin makes one with `tuner service token add`"
+        )
     if not _TOKEN.fullmatch(secret):
         raise SettingError("token", None, "the token has characters that no token has", f"correct {TOKEN_VARIABLE}")
     found = Address(url, secret)

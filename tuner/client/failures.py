@@ -84,7 +84,7 @@ def _unreached(found: Unreached, server: str, *, unsent: bool) -> TunerError:
     if unsent:
         remedy = "start `tuner serve`, or check the address"
         return InfrastructureError(f"no server answers at {server} ({found.problem}); {remedy}")
-    remedy = "see with `tuner status` what the server has, then try again"
+    remedy = "see with `tuner service list` what the server has, then try again"
     return InfrastructureError(f"the connection to {server} was lost ({found.problem}); {remedy}")
 
 

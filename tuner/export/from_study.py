@@ -163,11 +163,11 @@ def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
     trial = next((record for record in records if record.number == number and record.round == 0), None)
     if trial is None:
-        raise SettingError("trial", number, f"study {study.name!r} has no such trial", "see `tuner trials`")
+        raise SettingError("trial", number, f"study {study.name!r} has no such trial", "see `tuner study trials`")
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it has not finished"
-        remedy = "choose one that `tuner trials` lists as ok"
+        remedy = "choose one that `tuner study trials` lists as ok"
         raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome
 

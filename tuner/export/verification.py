@@ -250,7 +250,7 @@ def _load(model: str, made: Verification, traffic: CarriedTraffic, engine: str) 
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
     prompts = ("--vllm", VLLM_PLACEHOLDER) if kind_of(engine).can(Feature.OWN_CLIENT) else ()
     return (
-        *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model),
+        *("server", "load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model),
         *(word for file in files for word in ("--workload", file)),
         *("--seed", SEED_PLACEHOLDER, *(word for each in made.tokenizers for word in ("--tokenizer", each)), *prompts),
         *(("--new-connections",) if made.new_connections else ()),

@@ -1,7 +1,7 @@
 """MLflow beside the study: a process that reads the database and logs the trials that MLflow lacks.
 
-The process runs the same code as `tuner sync`. The study never waits for MLflow's import or its server's replies, and
-an MLflow that is down or slow delays no trial.
+The process runs the same code as `tuner study sync`. The study never waits for MLflow's import or its server's replies,
+and an MLflow that is down or slow delays no trial.
 """
 
 from __future__ import annotations

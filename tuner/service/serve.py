@@ -159,7 +159,7 @@ def _announce(form: LogFormat, text: str, service: ServiceStore) -> None:
         return
     say(logging.INFO, text)
     if not service.tokens():
-        say(logging.WARNING, "there is no token; run `tuner token add NAME` with the same database")
+        say(logging.WARNING, "there is no token; run `tuner service token add NAME` with the same database")
 
 
 def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
@@ -207,7 +207,7 @@ def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
         SettingError: beyond loopback without a token, or for an address that cannot be used.
     """
     if not is_loopback(settings.host) and not service.tokens():
-        remedy = "run `tuner token add NAME` first, with the same database"
+        remedy = "run `tuner service token add NAME` first, with the same database"
         rule = "an address beyond this machine needs tokens, and there is none"
         raise SettingError("host", settings.host, rule, remedy)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

@@ -170,7 +170,7 @@ class WorkloadSettings(Settings):
         Setting(
             WORKLOAD,
             "FILE",
-            "Traffic, a YAML file; several files are benchmarked one after another.",
+            "Traffic, a YAML file; several are run in turn.",
             shown="the preset's",
             limit=Entries(20, LARGEST_CONTENT),
         ),
@@ -253,7 +253,10 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
     preset: Annotated[
         str,
         Setting(
-            STUDY, "NAME", "Preset with model, workload, SLOs and search space; `tuner presets` lists them.", limit=NAME
+            STUDY,
+            "NAME",
+            "Model, workload and SLOs by a name of `tuner study presets`.",
+            limit=NAME,
         ),
     ] = DEFAULT_PRESET
     trials: Annotated[
@@ -261,7 +264,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             STUDY,
             "INTEGER",
-            "Trials, with the defaults and those of earlier runs.",
+            "Trials of all runs.",
             limit=Number(1, 10_000),
         ),
     ] = 60
@@ -270,7 +273,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             STUDY,
             DURATION,
-            "Time limit of this run, such as 45m or 2h, with the confirmation; at most half is reserved for that.",
+            "Time limit of this run with its confirmation, such as 2h.",
             shown="no limit",
             limit=Number(0, 366 * 86400.0),
         ),
@@ -369,7 +372,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             SPACE,
             "NAME|JSON",
-            "Configuration to measure before the search: a name from `tuner space`, or JSON.",
+            "Configuration to measure before the search: a name from `tuner study space`, or JSON.",
             limit=Entries(200, 10_000),
         ),
     ] = ()
@@ -378,7 +381,7 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             SPACE,
             "NAME|JSON|FLAGS",
-            "What runs today; the winner is compared with it. A name from `tuner space`, JSON, or flags in quotes.",
+            "What runs today: a name of `tuner study space`, JSON, or quoted flags.",
             shown="the defaults",
             limit=Text(10_000),
         ),
@@ -440,8 +443,8 @@ class StudySettings(AskedSettings):
         Setting(
             STUDY,
             "NAME",
-            "Name of the study; a study that exists is continued.",
-            shown="from preset, model, card, workload",
+            "Name of the study; one that exists is continued.",
+            shown="from the settings",
         ),
     ] = None
     checkpoint: Annotated[
@@ -460,7 +463,7 @@ class StudySettings(AskedSettings):
         Setting(
             MODEL,
             "",
-            "Several of the first three are ranked in one study; the first is the default engine.",
+            "Several of the first three are ranked in one study.",
             more_of="engine",
         ),
     ] = ()

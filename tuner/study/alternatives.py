@@ -114,7 +114,7 @@ def _check_measured(study: StudyRecord, trials: Sequence[TrialRecord], names: Se
     for name in names:
         if all(outcome.metric(name) is None for outcome in outcomes):
             rule = f"no trial of study {study.name!r} has this metric"
-            raise SettingError("objective", name, rule, "see `tuner trials` for those that it has")
+            raise SettingError("objective", name, rule, "see `tuner study trials` for those that it has")
 
 
 def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, str]:
@@ -125,7 +125,7 @@ def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, 
         first = next(iter(feasible(trials)), None)
         record = next((r for r in trials if r.number == first and not r.round), None)
     if record is None or not feasible(trials):
-        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; see `tuner trials`")
+        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; see `tuner study trials`")
     return record.number, f"{name_of(record)} (#{record.number})"
 
 

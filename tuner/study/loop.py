@@ -408,7 +408,7 @@ def untuned_note(name: str, files: Sequence[str]) -> str:
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return (
         f"{name}: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
-        f"({files[0]}{more}); `tuner kernels` makes those of experts"
+        f"({files[0]}{more}); `tuner study kernels` makes those of experts"
     )
 
 

@@ -82,7 +82,9 @@ def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, 
         rule = "a study uses its own trials anyway"
         raise SettingError("learn_from", name, rule, "leave it out, or choose another name by {study}")
     if record is None:
-        raise SettingError("learn_from", name, "the database has no study of this name", "`tuner studies` lists them")
+        raise SettingError(
+            "learn_from", name, "the database has no study of this name", "`tuner study list` lists them"
+        )
     if record.provenance is not engine.provenance:
         rule = f"it was {record.provenance}, this study is {engine.provenance}"
         raise SettingError("learn_from", name, rule, "leave it out")

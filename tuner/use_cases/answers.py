@@ -125,11 +125,13 @@ def _trial(store: Store, study: StudyRecord, number: int | None) -> TrialRecord:
     if number is None:
         number = (study.conclusion or {}).get("winner")
     if number is None:
-        raise SettingError("trial", None, f"study {study.name!r} has no winner", "give {trial} N, see `tuner trials`")
+        raise SettingError(
+            "trial", None, f"study {study.name!r} has no winner", "give {trial} N, see `tuner study trials`"
+        )
     record = store.trial(study.name, number)
     if record is None or record.outcome is None or "serve" not in record.outcome.argv:
         rule = f"study {study.name!r} has no such trial with a server"
-        raise SettingError("trial", number, rule, "choose one that `tuner trials` lists as ok")
+        raise SettingError("trial", number, rule, "choose one that `tuner study trials` lists as ok")
     return record
 
 

@@ -1,4 +1,4 @@
-"""The use case of `tuner report --bundle`: an archive of a study to attach to an issue, and the list of its contents.
+"""The use case of `tuner study report --bundle`: an archive of a study for an issue, and the list of its contents.
 
 The user strikes what is not passed on; no text is rewritten, but secrets never go in. A ZIP file opens by a double
 click on every system, lists its files without being unpacked, and is a type that issue trackers accept. Its times are
@@ -43,7 +43,7 @@ SUFFIX = ".zip"
 FIRST = "README.txt"
 """The first member, which is not compressed."""
 
-OF_STUDY = "{kind} figures of the study {name}, written by `tuner report`."
+OF_STUDY = "{kind} figures of the study {name}, written by `tuner study report`."
 """The line by which `tuner.owner` finds the study."""
 
 CONTENTS = {

@@ -1,4 +1,4 @@
-"""The use case of `tuner report --check`: whether a bundle of somebody else can become a row of the gallery.
+"""The use case of `tuner study report --check`: whether a bundle of somebody else can become a row of the gallery.
 
 Bundles come from strangers: nothing is unpacked, sizes and names are limited, and no control character is printed.
 """
@@ -35,7 +35,7 @@ def check_bundle(path: Path) -> list[str]:
         rows = [*csv.DictReader(io.StringIO(files["trials.csv"]))]
         hardware, conclusion = _document(files, "hardware.json"), _document(files, "conclusion.json")
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: no bundle of `tuner report` ({error}); write it again") from None
+        raise UserError(f"{path}: no bundle of `tuner study report` ({error}); write it again") from None
     return [printable(line) for line in _lines(path, hardware, conclusion, rows)]
 
 

@@ -1,4 +1,4 @@
-"""The use case of `tuner compare` with two servers: the same requests to both in alternation, until a verdict is known.
+"""The use case of `tuner server compare`: the same requests to two servers in alternation, until a verdict is known.
 
 Blocks are ABBA: the first pair of runs begins with A, the second with B, so that a slow change of the machine counts
 for neither.

@@ -50,20 +50,19 @@ class Pair:
     score: Mapping[str, Any] | None = None
 
 
-def compare(one: str, others: Sequence[str], study: str | None, storage: str | None) -> list[Pair]:
+def compare(one: str, others: Sequence[str], storage: str | None) -> list[Pair]:
     """Return trials beside a reference.
 
     Args:
         one: the reference, a text in one of the `FORMS`.
         others: the trials, in the same forms.
-        study: the study of a text that names none; None: the latest.
         storage: the database of a text that names none.
 
     Raises:
         UserError: for a text that names no measured trial.
     """
-    reference = _side(one, study, storage)
-    return [_pair(reference, _side(text, study, storage)) for text in others]
+    reference = _side(one, storage)
+    return [_pair(reference, _side(text, storage)) for text in others]
 
 
 def _pair(one: Side, other: Side) -> Pair:
@@ -81,20 +80,20 @@ def _pair(one: Side, other: Side) -> Pair:
     return Pair(one, other, ratios, _flags(one, other))
 
 
-def _side(text: str, study: str | None, storage: str | None) -> Side:
+def _side(text: str, storage: str | None) -> Side:
     """Return the trial that a text names."""
     file, name, number = named_trial(text)
     if file is not None:
         storage, text = file, text.removeprefix(f"{file}:")
     if number and not number.isdigit():
         raise UserError(f"{text!r} names no trial; give {FORMS}")
-    stored = read_study(storage, name or study)
+    stored = read_study(storage, name or None)
     chosen = int(number) if number else exported_of(stored.record.conclusion)
     if chosen is None:
         raise UserError(f"study {stored.record.name!r} has no winner yet; name a trial, such as {text}#0")
     trial = stored.trial(chosen)
     if trial.outcome is None or not trial.outcome.succeeded:
-        raise UserError(f"trial {chosen} of study {stored.record.name!r} has no measurements; see `tuner trials`")
+        raise UserError(f"trial {chosen} of study {stored.record.name!r} has no measurements; see `tuner study trials`")
     return Side(f"{stored.record.name}#{chosen}", stored, chosen)
 
 

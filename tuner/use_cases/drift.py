@@ -1,4 +1,4 @@
-"""The use case of `tuner drift`: watch running servers, and say when a study no longer describes their traffic."""
+"""The use case of `tuner server drift`: watch running servers until a study no longer describes their traffic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LIMITS = ReadLimits(20.0, 2**22, ("text/plain", "application/openmetrics-text")
 
 @dataclass(frozen=True)
 class DriftSettings:
-    """The servers' URLs without `/v1`, study and database as for `tuner verify`, and seconds.
+    """The servers' URLs without `/v1`, study and database as for `tuner server verify`, and seconds.
 
     `window_s` is the length of a window, and `limit_s` how long is watched; None: until something has drifted.
     """

@@ -63,7 +63,7 @@ def export(
         number = exported_of(record.conclusion) if trial is None else trial
         if number is None:
             rule = f"study {record.name!r} has no winner yet"
-            raise SettingError("trial", None, rule, "give {trial} N, see `tuner trials`")
+            raise SettingError("trial", None, rule, "give {trial} N, see `tuner study trials`")
         if chosen is None:
             return (write_script(store, record, number, path),)
         deployment = deployment_of(record, number, store.trials(record.name))
@@ -156,14 +156,14 @@ def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str],
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
-        note(f"the report was not written: {lacking}; then `tuner report`")
+        note(f"the report was not written: {lacking}; then `tuner study report`")
         return None
     try:
         study = page.reported_study(store, url, name)
         store.update_study(name, facts=charts.plotted_facts(study))
         page.write_page(page.page_of(study), path, mode=0o600)
     except (UserError, StorageError, ArithmeticError, LookupError, ValueError) as error:
-        note(f"the report was not written: {type(error).__name__}: {error}; `tuner report` tries again")
+        note(f"the report was not written: {type(error).__name__}: {error}; `tuner study report` tries again")
         return None
     store.update_study(name, facts={"report": os.fspath(path.resolve())})
     return path
@@ -297,7 +297,7 @@ def _begun(client: Client) -> list[Any]:
     """
     found = [study for study in client.studies() if study.progress is not None]
     if not found:
-        raise UserError(f"no study that you may read has begun on {client.server}; see `tuner status`")
+        raise UserError(f"no study that you may read has begun on {client.server}; see `tuner service list`")
     return found
 
 

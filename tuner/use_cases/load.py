@@ -1,4 +1,4 @@
-"""The use case of `tuner load`: send traffic once to a running server."""
+"""The use case of `tuner server load`: send traffic once to a running server."""
 
 from __future__ import annotations
 

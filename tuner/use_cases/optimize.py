@@ -252,7 +252,7 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
     """Start MLflow's follower; report a server that does not answer, which does not stop the study."""
     if (reason := unreachable(uri)) is not None:
         shown = mask_url_passwords(uri)
-        observer.note(f"MLflow at {shown} does not answer ({reason}); `tuner sync` logs the trials once it does")
+        observer.note(f"MLflow at {shown} does not answer ({reason}); `tuner study sync` logs the trials once it does")
     return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)
 
 

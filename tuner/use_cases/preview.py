@@ -80,7 +80,7 @@ def space_document(resolved: ResolvedSpace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SpaceChoice:
-    """A search space and the card on which it is shown; see `tuner space`.
+    """A search space and the card on which it is shown; see `tuner study space`.
 
     Attributes:
         gpu: the card; None: this machine's.

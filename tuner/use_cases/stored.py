@@ -116,8 +116,8 @@ class StoredStudy:
 
             why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"
             rule = f"the sampler suggested it, and it never ran: {why}"
-            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; see `tuner trials`")
-        raise UserError(f"study {self.record.name!r} has no {named}; see `tuner trials`")
+            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; see `tuner study trials`")
+        raise UserError(f"study {self.record.name!r} has no {named}; see `tuner study trials`")
 
 
 def read_study(storage: str | None, study: str | None) -> StoredStudy:

@@ -1,4 +1,4 @@
-"""The use case of `tuner verify`: send a study's workload to a server that runs anywhere, and compare."""
+"""The use case of `tuner server verify`: send a study's workload to a server that runs anywhere, and compare."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOCAL_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}"
 
 @dataclass(frozen=True)
 class VerifySettings:
-    """The server's URL without `/v1`, study and trial as for an export, model and vllm as for `tuner load`."""
+    """The server's URL without `/v1`, study and trial as for an export, model and vllm as for `tuner server load`."""
 
     url: str
     study: str | None

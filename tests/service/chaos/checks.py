@@ -95,7 +95,7 @@ def check_mlflow(around: Surroundings, figures: Figures, ids: list[str]) -> None
     figures.late = expected - sum(logged(around).values())
     environment = {**os.environ, "TUNER_HOME": str(around.home)}
     environment |= {} if around.mlflow is None else {"MLFLOW_TRACKING_URI": around.mlflow.url}
-    command = [sys.executable, "-m", "tuner", "sync", "--storage", around.storage]
+    command = [sys.executable, "-m", "tuner", "study", "sync", "--storage", around.storage]
     done = subprocess.run(command, cwd=around.folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         figures.problems.append(f"tuner sync: exit code {done.returncode}: {done.stderr[-400:]}")

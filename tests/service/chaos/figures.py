@@ -22,7 +22,7 @@ class Figures:
         locked: frozen schedulers whose work nobody took over: they were stopped within a transaction.
         resumed: studies that ended by the rule about lost drivers, or were cancelled, and were resumed.
         unseen: finished trials without an event: the driver died between the two writes.
-        late: finished trials that MLflow got by `tuner sync` only.
+        late: finished trials that MLflow got by `tuner study sync` only.
         problems: broken invariants.
     """
 

@@ -155,7 +155,7 @@ def test_the_wait_for_mlflow_replaces_the_trials(tmp_path: Path) -> None:
     assert title.startswith("small")
     assert bar.startswith("MLflow  ━")
     assert bar.endswith("logging to MLflow: 43 of 72 trials")
-    assert hint == "Ctrl-C skips the wait; `tuner sync` logs the rest later"
+    assert hint == "Ctrl-C skips the wait; `tuner study sync` logs the rest later"
 
 
 def test_before_the_first_trial(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_the_wait_for_mlflow_is_written_every_ten_trials(tmp_path: Path) -> None
         view.synced(SyncStatus(logged, 21, None, waiting=True))
     view.synced(SyncStatus(5, 21, None))
     assert lines == [
-        "logging to MLflow: 0 of 21 trials (Ctrl-C skips the wait, `tuner sync` logs the rest)",
+        "logging to MLflow: 0 of 21 trials (Ctrl-C skips the wait, `tuner study sync` logs the rest)",
         "logging to MLflow: 11 of 21 trials",
     ]
 
@@ -253,7 +253,7 @@ def test_a_long_wait_for_the_summary_in_mlflow_is_written_once(tmp_path: Path) -
     lines.clear()
     for _ in range(4):
         view.synced(SyncStatus(21, 21, None, waiting=True))
-    hint = "(Ctrl-C skips the wait, `tuner sync` logs the rest)"
+    hint = "(Ctrl-C skips the wait, `tuner study sync` logs the rest)"
     assert lines == [f"logging to MLflow: 21 of 21 trials, now the study's summary {hint}"]
 
 
@@ -346,10 +346,14 @@ def steps(check: str | None) -> list[str]:
 @pytest.mark.parametrize("check", [None, "tuner quality --study s"])
 def test_a_winner_whose_answers_were_not_checked_has_a_step_that_checks_them(check: str | None) -> None:
     report = "read the report 'reports/a study.html'"
-    rest = [report, "list the best trials tuner trials --sort score --top 10", "show one in full tuner show 3"]
+    rest = [
+        report,
+        "list the best trials tuner study trials --sort score --top 10",
+        "show one in full tuner study trial 3",
+    ]
     checks = [] if check is None else [f"check the answers {check}"]
     first = ["", "next", "start the server ./best_serve.sh", "verify its figures ./best_serve.sh --verify"]
-    assert steps(check) == [*first, *checks, *rest, "compare in MLflow tuner ui"]
+    assert steps(check) == [*first, *checks, *rest, "compare in MLflow tuner study ui"]
 
 
 @pytest.mark.parametrize(
@@ -425,7 +429,7 @@ def first_words(text: str) -> list[str]:
 
 
 def test_the_table_shows_what_differs_from_the_defaults(folder: Path) -> None:
-    assert run_here(folder, "trials").out.splitlines() == [
+    assert run_here(folder, "study", "trials").out.splitlines() == [
         "small (measured)",
         "                           output_throughput",
         "trial       state   score              tok/s  p99_tpot_ms  differs from the defaults",
@@ -452,16 +456,16 @@ def test_the_table_shows_what_differs_from_the_defaults(folder: Path) -> None:
     ],
 )
 def test_sorted_filtered_and_cut(folder: Path, argv: list[str], numbers: list[str]) -> None:
-    assert first_words(run_here(folder, "trials", *argv).out) == numbers
+    assert first_words(run_here(folder, "study", "trials", *argv).out) == numbers
 
 
 def test_programs_get_the_same_selection(folder: Path) -> None:
-    rows = json.loads(run_here(folder, "trials", "--sort", "p99_tpot_ms", "--top", "2", "--json").out)
+    rows = json.loads(run_here(folder, "study", "trials", "--sort", "p99_tpot_ms", "--top", "2", "--json").out)
     assert [row["number"] for row in rows] == [4, 0]
 
 
 def test_a_mistyped_column_gets_a_suggestion(folder: Path) -> None:
-    output = run_here(folder, "trials", "--sort", "output_througput")
+    output = run_here(folder, "study", "trials", "--sort", "output_througput")
     assert (output.code, output.out) == (2, "")
     assert (
         output.err == "tuner: --sort 'output_througput': no trial has such a column; did you mean output_throughput?\n"
@@ -469,14 +473,14 @@ def test_a_mistyped_column_gets_a_suggestion(folder: Path) -> None:
 
 
 def test_a_number_without_a_trial_is_explained(folder: Path) -> None:
-    output = run_here(folder, "show", "2")
+    output = run_here(folder, "study", "trial", "2")
     assert (output.code, output.out, output.err.count("\n")) == (2, "", 1)
     assert "has no trial 2: the sampler suggested it, and it never ran: it was dropped before a launch" in output.err
-    assert "has no trial 9; see `tuner trials`" in run_here(folder, "show", "9").err
+    assert "has no trial 9; see `tuner study trials`" in run_here(folder, "study", "trial", "9").err
 
 
 def test_a_page_shows_each_statistic_once(folder: Path) -> None:
-    lines = run_here(folder, "show", "1").out.splitlines()
+    lines = run_here(folder, "study", "trial", "1").out.splitlines()
     assert lines[0] == "#1  ok  search"
     assert "configuration  max_num_seqs=50 block_size=64" in lines
     assert "SLOs           p99_tpot_ms<50 met" in lines
@@ -486,7 +490,7 @@ def test_a_page_shows_each_statistic_once(folder: Path) -> None:
 
 
 def test_without_a_conclusion_the_leaders_are_shown(folder: Path) -> None:
-    output = run_here(folder, "best")
+    output = run_here(folder, "study", "show")
     assert output.out.startswith("study small has no conclusion yet; the best trials of its search so far:\n")
     assert first_words(output.out) == ["#1", "#0", "#4"]
 
@@ -498,17 +502,17 @@ def test_the_whole_message_of_a_failure_is_shown(tmp_path: Path) -> None:
     )
     failed = trial(0, failure=Failure(FailureKind.KV_CACHE_TOO_SMALL, Phase.READY, message))
     write_study(tmp_path, (failed,))
-    for argv in (("trials", "--failed"), ("trials",), ("best",)):
+    for argv in (("study", "trials", "--failed"), ("study", "trials"), ("study", "show")):
         printed = run_here(tmp_path, *argv)
         words = " ".join(printed.out.split())
         assert "kv_cache_too_small: No available memory" in words
         assert "Try increasing `gpu_memory_utilization`." in words
-        assert printed.code == (1 if argv == ("best",) else 0)
+        assert printed.code == (1 if argv == ("study", "show") else 0)
 
 
 def test_the_best_of_a_study_in_which_nothing_meets_the_slos(tmp_path: Path) -> None:
     write_study(tmp_path, (trial(0, 1000.0, tpot=80.0),))
-    printed = run_here(tmp_path, "best")
+    printed = run_here(tmp_path, "study", "show")
     assert printed.code == 3
     assert "no trial of study small meets its SLOs yet" in printed.out
     assert "misses p99_tpot_ms<50" in printed.out
@@ -593,7 +597,7 @@ def lines(text: str) -> list[list[str]]:
 
 
 def test_the_matrix_marks_the_best_of_a_row(traffic_folder: Path) -> None:
-    output = run_here(traffic_folder, "tradeoff", "--study", "mixed")
+    output = run_here(traffic_folder, "study", "tradeoff", "mixed")
     assert (output.code, output.err) == (0, "")
     found = lines(output.out)
     assert output.out.startswith("mixed (measured): share of offered requests within their SLO\n")
@@ -608,20 +612,20 @@ def test_the_matrix_marks_the_best_of_a_row(traffic_folder: Path) -> None:
 
 
 def test_a_matrix_without_a_difference_is_one_line(traffic_folder: Path) -> None:
-    assert run_here(traffic_folder, "tradeoff", "--study", "easy").out == (
+    assert run_here(traffic_folder, "study", "tradeoff", "easy").out == (
         "easy (measured): all requests of all 2 measured configurations were within their SLO, and 1 failed; raise the "
         "rate, tighten `slo:`, or find the highest rate with `tuner capacity`\n"
     )
 
 
 def test_a_row_of_equal_shares_has_no_mark(traffic_folder: Path) -> None:
-    found = lines(run_here(traffic_folder, "tradeoff", "--study", "even").out)
+    found = lines(run_here(traffic_folder, "study", "tradeoff", "even").out)
     assert ["chat", "100%", "100%"] in found
     assert ["docs", "50%", "75%*"] in found
 
 
 def test_the_matrix_for_programs(traffic_folder: Path) -> None:
-    output = run_here(traffic_folder, "tradeoff", "--study", "mixed", "--csv")
+    output = run_here(traffic_folder, "study", "tradeoff", "mixed", "--csv")
     assert output.out.splitlines() == [
         "class,#0 defaults,#1 max_num_seqs=64,#2 max_num_seqs=512 (out_of_memory_startup),best",
         "chat,0.25,0.8,,#1",
@@ -629,7 +633,7 @@ def test_the_matrix_for_programs(traffic_folder: Path) -> None:
         "worst,0.25,0.7,,#1",
         "all,0.375,0.75,,#1",
     ]
-    document = json.loads(run_here(traffic_folder, "tradeoff", "--study", "mixed", "--json").out)
+    document = json.loads(run_here(traffic_folder, "study", "tradeoff", "mixed", "--json").out)
     assert (document["study"], document["provenance"]) == ("mixed", "measured")
     assert document["best"] == {"chat": [1], "docs": [1], "worst": [1], "all": [1]}
     assert document["configurations"][2] == {
@@ -643,16 +647,16 @@ def test_the_matrix_for_programs(traffic_folder: Path) -> None:
 
 
 def test_many_configurations_are_cut_on_the_terminal_only(traffic_folder: Path) -> None:
-    output = run_here(traffic_folder, "tradeoff", "--study", "many")
+    output = run_here(traffic_folder, "study", "tradeoff", "many")
     header = next(line for line in lines(output.out) if line[0] == "class")
     assert header == ["class", "#0", *(f"#{number}" for number in range(9, 20))]
     assert "8 more, 1 of them failed (engine_crash 1): --csv has all\n" in output.out
     assert "each configuration was measured at its own capacity" in output.out
-    assert run_here(traffic_folder, "tradeoff", "--study", "many", "--csv").out.splitlines()[0].count(",") == 21
+    assert run_here(traffic_folder, "study", "tradeoff", "many", "--csv").out.splitlines()[0].count(",") == 21
 
 
 def test_requests_of_the_winner_and_its_rates(traffic_folder: Path) -> None:
-    output = run_here(traffic_folder, "requests", "--study", "mixed")
+    output = run_here(traffic_folder, "study", "requests", "mixed")
     assert (output.code, output.err) == (0, "")
     found = lines(output.out)
     assert output.out.startswith("mixed #1 (measured): requests of 1 benchmark by planned prompt length\n")
@@ -668,7 +672,7 @@ def test_requests_of_the_winner_and_its_rates(traffic_folder: Path) -> None:
 
 
 def test_requests_for_programs(traffic_folder: Path) -> None:
-    output = run_here(traffic_folder, "requests", "--study", "mixed", "--trial", "1", "--csv")
+    output = run_here(traffic_folder, "study", "requests", "mixed", "--trial", "1", "--csv")
     assert output.out.splitlines() == [
         "class,from,to,offered,completed,not_sent,timed_out",
         "chat,1,64,1,1,0,0",
@@ -680,19 +684,19 @@ def test_requests_for_programs(traffic_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["tradeoff", "--study", "closed"], ["'closed' has no request classes", "--workload FILE"]),
-        (["requests", "--study", "closed"], ["'closed' has no request classes", "--workload FILE"]),
+        (["study", "tradeoff", "closed"], ["'closed' has no request classes", "--workload FILE"]),
+        (["study", "requests", "closed"], ["'closed' has no request classes", "--workload FILE"]),
         (
-            ["tradeoff", "--study", "without-slo"],
-            ["'without-slo' have no SLO", "`slo:`", "`tuner requests`"],
+            ["study", "tradeoff", "without-slo"],
+            ["'without-slo' have no SLO", "`slo:`", "`tuner study requests`"],
         ),
-        (["tradeoff", "--study", "new"], ["'new' has no finished trial"]),
-        (["tradeoff", "--study", "mixed", "--csv", "--json"], ["exclude each other"]),
-        (["tradeoff", "--study", "nothing"], ["'nothing'", "mixed"]),
-        (["requests", "--study", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner trials`"]),
-        (["requests", "--study", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
-        (["requests", "--study", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner show 2`"]),
-        (["requests", "--study", "many"], ["trial 0 has no recorded requests in nowhere"]),
+        (["study", "tradeoff", "new"], ["'new' has no finished trial"]),
+        (["study", "tradeoff", "mixed", "--csv", "--json"], ["exclude each other"]),
+        (["study", "tradeoff", "nothing"], ["'nothing'", "mixed"]),
+        (["study", "requests", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner study trials`"]),
+        (["study", "requests", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
+        (["study", "requests", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner study trial 2`"]),
+        (["study", "requests", "many"], ["trial 0 has no recorded requests in nowhere"]),
     ],
 )
 def test_mistakes_are_one_line(traffic_folder: Path, argv: list[str], parts: list[str]) -> None:

@@ -123,7 +123,7 @@ def test_two_folders_with_the_same_relative_path_do_not_wait(
 def test_the_wait_names_the_other_process_and_has_an_end(folders: tuple[Path, Path]) -> None:
     url = f"sqlite:///{folders[0] / 'tuner.db'}"
     lines: list[str] = []
-    message = f"^{ME} has been logging this database to MLflow for 0 s; end it, or run `tuner sync` later$"
+    message = f"^{ME} has been logging this database to MLflow for 0 s; end it, or run `tuner study sync` later$"
     with one_at_a_time(url), pytest.raises(StorageError, match=message), one_at_a_time(url, lines.append, wait_s=0.3):
         pass
     assert lines == [f"waiting at most 0 s for {ME}, which logs this database to MLflow"]

@@ -111,7 +111,7 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], named_value
 def test_every_command_parses(values: dict[str, Any]) -> None:
     commands = [pod["spec"]["containers"][0].get("args") for pod in pods(rendered(values))]
     found = [words for words in commands if words]
-    assert sorted(words[1] for words in found) == (["serve"] if values is SMALL else ["serve", "token"])
+    assert sorted(words[1] for words in found) == (["serve"] if values is SMALL else ["serve", "service"])
     for words in found:
         assert words[0] == "tuner"
         parse(words[1:])

@@ -50,7 +50,7 @@ def tuner_commands(project: dict[str, Any]) -> list[list[str]]:
 
 def test_every_tuner_command_parses(project: dict[str, Any]) -> None:
     found = tuner_commands(project)
-    assert sorted(words[0] for words in found) == ["serve", "token"]
+    assert sorted(words[0] for words in found) == ["serve", "service"]
     for words in found:
         parse(words)
     image = json.loads(re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[0])

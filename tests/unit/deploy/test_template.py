@@ -45,7 +45,7 @@ def test_the_steps_of_its_readme_run(copy: Path) -> None:
     saved = run(copy, "tuner", "recheck", "production", "--save", "recheck.yaml")
     assert saved.returncode in (0, 5), saved.stderr
     assert yaml.safe_load((copy / "recheck.yaml").read_text(encoding="utf-8"))["study"] == "production"
-    written = run(copy, "tuner", "export", "--study", "production", "--format", "kubernetes")
+    written = run(copy, "tuner", "study", "export", "production", "--format", "kubernetes")
     assert written.returncode == 0, written.stderr
 
 

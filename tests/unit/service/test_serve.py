@@ -106,7 +106,7 @@ def test_clients_with_the_authority_use_it(served: Served, files: Path, monkeypa
     with tuner.Client(served.url, served.tokens["ada"]) as client:
         assert client.study("first").id == "first"
     monkeypatch.setenv("TUNER_TOKEN", served.tokens["ada"])
-    printed = run_here(served.folder, "status", "first", "--server", served.url)
+    printed = run_here(served.folder, "service", "status", "first", "--server", served.url)
     assert (printed.code, printed.err) == (0, "")
     assert "first" in printed.out
 

@@ -5,10 +5,9 @@ import re
 from typing import Any
 
 import pytest
-import typer.main
 
 import tuner
-from tuner.cli.main import app
+from tests.cli.command import PATHS
 from tuner.cli.options import option_of
 from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, described, schema
@@ -17,12 +16,11 @@ from tuner.settings.serve import ServeSettings
 from tuner.settings.study import SearchSettings, StudySettings
 from tuner.settings.submit import SubmitSettings, SubmittedSettings
 
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 EVERY = {**settings_of(StudySettings), **settings_of(SubmitSettings), **settings_of(ServeSettings)}
 
 
 def options(command: str) -> dict[str, Any]:
-    return {name: each for each in COMMANDS[command].params for name in each.opts}
+    return {name: each for each in PATHS[command].params for name in each.opts}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -75,14 +73,16 @@ def test_a_service_takes_what_is_asked_and_no_program_and_no_place() -> None:
     assert schema()["additionalProperties"] is False
     assert {each["name"] for each in described()} == asked
     assert {*inspect.signature(tuner.Client.submit).parameters} == {"self", *settings_of(SubmitSettings)}
-    assert {option_of(name) for name in settings_of(SubmitSettings)} - {*options("submit")} == {"server argument"}
+    assert {option_of(name) for name in settings_of(SubmitSettings)} - {*options("service submit")} == {
+        "server argument"
+    }
     alone = {*settings_of(StudySettings)} - asked
     assert {"vllm", "server_command", "ray_address", "storage", "output", "checkpoint", "draft_model"} <= alone
-    assert not {option_of(name) for name in alone if name != "output"} & {*options("submit")} - {"--engine"}
+    assert not {option_of(name) for name in alone if name != "output"} & {*options("service submit")} - {"--engine"}
 
 
 def test_each_surface_has_the_same_default() -> None:
-    assert options("optimize")["--search-load"].default == options("submit")["--search-load"].default == 0.5
+    assert options("optimize")["--search-load"].default == options("service submit")["--search-load"].default == 0.5
     assert inspect.signature(tuner.optimize).parameters["search_load"].default == 0.5
     assert schema()["properties"]["search_load"]["default"] == StudySettings().search_load == 0.5
 

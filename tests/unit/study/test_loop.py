@@ -231,7 +231,7 @@ def test_a_study_says_once_that_kernels_are_not_tuned(bench: Bench, monkeypatch:
     assert len(bench.listener.finished_trials) >= 3
     assert [note for note in bench.listener.notes if "tuned" in note] == [
         "#0: the engine has no tuned settings of its kernels for this card and model, and uses default ones "
-        "(E=8.json and 1 more); `tuner kernels` makes those of experts"
+        "(E=8.json and 1 more); `tuner study kernels` makes those of experts"
     ]
 
 

@@ -212,7 +212,7 @@ def test_of_a_long_study_the_defaults_the_best_and_an_even_spread_of_the_rest_ar
 
 
 UNSUITABLE: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
-    (("t",), {}, "learn_from='t': the database has no study of this name; `tuner studies` lists them"),
+    (("t",), {}, "learn_from='t': the database has no study of this name; `tuner study list` lists them"),
     (
         ("new",),
         {},

@@ -1,4 +1,4 @@
-"""`tuner report --check`: what a bundle of a stranger must have, and what it may not."""
+"""`tuner study report --check`: what a bundle of a stranger must have, and what it may not."""
 
 import json
 import zipfile
@@ -32,7 +32,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_a_complete_bundle_is_told_in_five_lines(bundle: Path, tmp_path: Path) -> None:
     bundle.write_bytes(archive({"README.txt": "", **GOOD}))
-    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
     assert (printed.code, printed.err) == (0, "")
     assert printed.out.splitlines() == [
         "card          2 × Tesla T4",
@@ -52,7 +52,7 @@ def test_a_complete_bundle_is_told_in_five_lines(bundle: Path, tmp_path: Path) -
         ({"hardware.json": '{"numbers": "simulated"}'}, "its numbers are 'simulated'; the gallery has measured ones"),
         ({"hardware.json": "[1]"}, "hardware.json is no JSON object"),
         ({"conclusion.json": "null"}, "the study has not ended"),
-        ({"conclusion.json": "{"}, "no bundle of `tuner report`"),
+        ({"conclusion.json": "{"}, "no bundle of `tuner study report`"),
         ({"trials.csv": "number,round\n0,0\n"}, "trials.csv has no kind, score"),
         ({"trials.csv": ""}, "trials.csv has no number"),
         ({"hardware.json": json.dumps({"numbers": "\x1b[2J"})}, r"its numbers are '\x1b[2J'"),
@@ -62,7 +62,7 @@ def test_what_the_gallery_cannot_use_is_one_line(
     bundle: Path, tmp_path: Path, files: dict[str, str | None], part: str
 ) -> None:
     bundle.write_bytes(archive({name: text for name, text in {**GOOD, **files}.items() if text is not None}))
-    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
     assert part in printed.err
 
@@ -70,7 +70,7 @@ def test_what_the_gallery_cannot_use_is_one_line(
 def test_control_characters_do_not_reach_the_terminal(bundle: Path, tmp_path: Path) -> None:
     reason = {"conclusion.json": json.dumps({"reason": "keep\x1b[2J the\n\ud800 defaults"})}
     bundle.write_bytes(archive({**GOOD, **reason}))
-    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
     assert (printed.code, printed.out.splitlines()[4]) == (0, "conclusion    keep [2J the   defaults"), printed.err
 
 
@@ -79,26 +79,26 @@ def test_a_damaged_file_is_refused(bundle: Path, tmp_path: Path) -> None:
     content = bytearray(archive(GOOD))
     content[30 + len("trials.csv")] = 0xFF
     bundle.write_bytes(content)
-    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
     assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
-    assert "no bundle of `tuner report`" in printed.err
+    assert "no bundle of `tuner study report`" in printed.err
 
 
 def test_the_check_takes_no_other_words(tmp_path: Path) -> None:
     for words in (["a-study"], ["--bundle"], ["--output", "x.html"], ["--storage", "a.db"]):
-        printed = run_here(tmp_path, "report", "--check", "b.zip", *words)
+        printed = run_here(tmp_path, "study", "report", "--check", "b.zip", *words)
         assert (printed.code, printed.err) == (2, "tuner: --check reads the bundle only; leave the other words out\n")
 
 
 def test_no_archive_and_a_bomb_are_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_here(tmp_path, "report", "--check", "b.zip").code == 2
+    assert run_here(tmp_path, "study", "report", "--check", "b.zip").code == 2
     bundle.write_text("no archive")
-    assert run_here(tmp_path, "report", "--check", "b.zip").code == 2
+    assert run_here(tmp_path, "study", "report", "--check", "b.zip").code == 2
     monkeypatch.setattr(bundle_check, "_MOST_BYTES", 100_000)
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in GOOD:
             packed.writestr(name, "0" * 100_000)
-    printed = run_here(tmp_path, "report", "--check", "b.zip")
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
     assert printed.code == 2
     assert "write it again with fewer files" in printed.err
 
@@ -106,6 +106,6 @@ def test_no_archive_and_a_bomb_are_refused(bundle: Path, tmp_path: Path, monkeyp
 def test_the_issue_form_names_the_check_and_asks_for_what_it_prints() -> None:
     form = yaml.safe_load(FORM.read_text(encoding="utf-8"))
     assert {each["type"] for each in form["body"]} <= {"markdown", "textarea", "input", "checkboxes"}
-    assert "tuner report --check" in form["body"][0]["attributes"]["value"]
+    assert "tuner study report --check" in form["body"][0]["attributes"]["value"]
     required = [each["id"] for each in form["body"] if each.get("validations", {}).get("required")]
     assert required == ["checked", "bundle", "load", "beside"]

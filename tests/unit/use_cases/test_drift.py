@@ -1,4 +1,4 @@
-"""`tuner drift` reads pages of vLLM, and compares their windows with a simulated study."""
+"""`tuner server drift` reads pages of vLLM, and compares their windows with a simulated study."""
 
 import math
 import threading
@@ -102,7 +102,7 @@ def served(pages: list[str]) -> Iterator[str]:
 
 
 def watch(folder: Path, url: str, *more: str) -> tuple[int, list[str], str]:
-    words = ("drift", "--url", f"{url}/v1", "--study", "s", "--storage", str(folder / "tuner.db"))
+    words = ("server", "drift", "--url", f"{url}/v1", "--study", "s", "--storage", str(folder / "tuner.db"))
     printed = run_here(folder, *words, "--window", "0.01s", *more)
     return printed.code, printed.out.splitlines(), printed.err
 

@@ -9,14 +9,14 @@ import typer
 
 from tuner.cli.from_server import ServerInstead, reads_server, refuse_both
 from tuner.cli.help import flag, option
-from tuner.cli.options import Insecure, Storage, StudyName
+from tuner.cli.options import Insecure, Storage, Study
 from tuner.cli.output import pages
 from tuner.errors import UserError
 
 
 @reads_server(lambda values: [values["study"]])
 def export(
-    study: StudyName = None,
+    study: Study = None,
     trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,
     form: Annotated[
         str,
@@ -39,7 +39,7 @@ def export(
     The bash script can also measure its server: its own --verify runs the benchmark and compares the figures with the
     study's. Every file begins with where its numbers come from, and refers to secrets instead of containing them.
 
-    tuner export --format kubernetes -o server.yaml
+    tuner study export --format kubernetes -o server.yaml
     """
     pages.export.print_export(study, trial, output, storage, form)
 
@@ -93,7 +93,10 @@ def report(
 
 
 def sync(
-    study: Annotated[str | None, option(None, "NAME", "Name of the study.", shown="all of the database")] = None,
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="[STUDY]", help="Name of the study.", show_default="all of the database"),
+    ] = None,
     storage: Storage = None,
 ) -> None:
     """Log the trials that MLflow lacks.
@@ -104,7 +107,7 @@ def sync(
 
 
 def ui(
-    study: StudyName = None,
+    study: Study = None,
     port: Annotated[int, option(None, "INTEGER", "Port to listen on.", least=1, most=65535)] = 5000,
     host: Annotated[
         str, option(None, "ADDRESS", "Address to listen on; one that other machines reach needs a password.")

@@ -8,20 +8,15 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.from_server import ServerInstead, refuse_both
 from tuner.cli.help import flag, option
 from tuner.cli.options import (
     SERVER,
     AsJson,
     Env,
-    Insecure,
     Margin,
     QualityTask,
-    Rate,
     Secret,
-    Slos,
     Storage,
-    StudyName,
     Vllm,
     numbers,
     of,
@@ -30,12 +25,9 @@ from tuner.cli.options import (
     takes_settings,
 )
 from tuner.cli.output import pages
-from tuner.errors import UserError
 from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, read_duration, settings_of
 from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
-
-_HERE = "http://127.0.0.1:8000"
 
 CAPACITY_SETTINGS = (
     *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
@@ -68,76 +60,7 @@ def capacity(settings: StudySettings, as_json: AsJson = False) -> None:
 
 
 Text = str | None
-
-
-def load(
-    url: Annotated[str, option(SERVER, "URL", "URL of the server.")] = "http://127.0.0.1:8000",
-    model: Annotated[
-        Text,
-        option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
-    ] = None,
-    preset: Annotated[Text, of("preset", panel=WORKLOAD, help="Send the traffic of this preset.")] = None,
-    workload: Annotated[
-        list[str] | None,
-        of("workload", help="Send the traffic of this YAML file; several are sent in turn.", shown=None),
-    ] = None,
-    study: Annotated[Text, of("study", panel=WORKLOAD, help="Send the traffic of this study.", shown=None)] = None,
-    rate: Rate = None,
-    seed: Annotated[int, of("seed", panel=WORKLOAD, help="Seed of arrivals and prompts.")] = 900_000,
-    slo: Slos = None,
-    tokenizer: Annotated[
-        list[str] | None,
-        option(
-            MODEL,
-            "DIR|NAME",
-            "Tokenizer of the load generator: a folder or a hub name; with several, prompts use their common tokens.",
-            shown="the model's",
-        ),
-    ] = None,
-    vllm: Annotated[
-        Text,
-        of(
-            "vllm",
-            help="The vllm executable, whose Python reads the tokenizer; without one, the package tokenizers does.",
-        ),
-    ] = None,
-    new_connections: Annotated[
-        bool,
-        flag(RUN, "Send each request over a connection of its own, as studies of a command do.", "--new-connections"),
-    ] = False,
-    timeout: Annotated[str, of("timeout", panel=RUN, help="Time limit of the benchmark.", shown=None)] = "30m",
-    storage: Storage = None,
-    output: Annotated[
-        Path,
-        option(OUTPUT, "DIR", "Folder of the recorded requests.", "--output", "-o"),
-    ] = Path("tuner_load"),
-    as_json: AsJson = False,
-) -> None:
-    """Benchmark a running server and check its SLOs.
-
-    Sends the traffic of a preset, a file or a study, and prints metrics by request class. Exits with 1 if an SLO is
-    missed, or if the load generator sent requests so late that the metrics are not valid. TUNER_API_KEY or VLLM_API_KEY
-    is sent as the server's API key.
-
-    tuner load --url http://127.0.0.1:8000 --preset chat
-    """
-    settings = pages.benchmarks.LoadSettings(
-        url=url.rstrip("/").removesuffix("/v1"),
-        workloads=tuple(workload or ()),
-        preset=preset,
-        study=study,
-        rate=rate,
-        slos=tuple(slo or ()),
-        model=model,
-        tokenizers=tuple(tokenizer or ()),
-        seed=seed,
-        limit_s=read_duration("timeout", timeout),
-        vllm=vllm,
-        storage=storage,
-        output=output,
-        new_connections=new_connections,
-    )
-    raise typer.Exit(pages.benchmarks.run_load(settings, as_json=as_json))
+Number = int | None
 
 
 @takes_settings(StudySettings)
@@ -152,15 +75,11 @@ def optimize(
     """Find the best configuration and write it as a script.
 
     Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh. Exits with 3 if no
-    configuration meets the SLOs; the script is then of the nearest one, and says so. Exits with 4 if --timeout ended
-    the run before it had a result; the same command then continues it.
+    configuration meets the SLOs, and with 4 if --timeout came before a result; the same command continues.
 
-    Flags after `--` are passed to every server, such as `-- --load-format dummy`.
+    Flags after `--` go to every server, as in `-- --load-format dummy`.
     """
     raise typer.Exit(pages.optimize.run_study(settings, plain=plain, as_json=as_json))
-
-
-Number = int | None
 
 
 def quality(
@@ -289,66 +208,6 @@ def simulate(
     pages.benchmarks.print_prediction(
         settings, noise=noise, instances=instances, host=host, storage=storage, as_json=as_json
     )
-
-
-def verify(
-    url: Annotated[str, option(None, "URL", "URL of the server.")] = _HERE,
-    study: StudyName = None,
-    trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,
-    model: Annotated[str | None, option(None, "NAME", "Name of the model in requests.", shown="the study's")] = None,
-    vllm: Vllm = None,
-    storage: Storage = None,
-) -> None:
-    """Compare a running server with what the study measured.
-
-    Sends the study's workload with seeds that no trial used, and prints one line for each metric and SLO, as
-    best_serve.sh --verify does. Exits with 1 if a metric is worse than its recorded interval or an SLO is missed, with
-    2 if it could not run, and with 5 if the study's own measurements vary too much to tell. TUNER_API_KEY or
-    VLLM_API_KEY is sent as the server's API key.
-
-    tuner verify --url http://10.0.0.7:8000 --study mine
-    """
-    settings = pages.benchmarks.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
-    raise typer.Exit(pages.benchmarks.run_verification(settings))
-
-
-def drift(
-    url: Annotated[list[str] | None, option(None, "URL", "URL of a server of vLLM.", shown=_HERE)] = None,
-    study: StudyName = None,
-    window: Annotated[str, option(None, "DURATION", "Length of a window.")] = "5m",
-    limit: Annotated[
-        str | None, option(None, "DURATION", "How long to watch.", "--for", shown="until something has drifted")
-    ] = None,
-    end: Annotated[bool, flag(None, "With --server: the service watches no longer.", "--end")] = False,
-    storage: Storage = None,
-    server: ServerInstead = None,
-    insecure: Insecure = False,
-) -> None:
-    """Watch running servers until their traffic is no longer that of the study.
-
-    Reads /metrics, and prints a line for each window. Rate, lengths, cached prompts and latencies are compared with
-    what the study measured. Exits with 6 once a property has deviated in three windows in a row. Nothing is sent to the
-    servers, and nothing is changed. TUNER_API_KEY or VLLM_API_KEY is sent as their API key.
-
-    tuner drift --url http://10.0.0.7:8000 --url http://10.0.0.8:8000 --study mine
-
-    With --server, the service of the study watches from now on, and the command ends at once.
-    """
-    if server is not None:
-        refuse_both(server, storage)
-        if study is None or limit is not None:
-            raise UserError("with --server, give --study, and leave --for out")
-        if end == bool(url):
-            raise UserError("with --server, give either --url URL or --end")
-        window_s = read_duration("window", window)
-        pages.service.watch_deployed(server, study, url or (), window_s, insecure=insecure)
-        return
-    if end:
-        raise UserError("--end is for a service; give --server URL, or end this command with Ctrl-C")
-    urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url or [_HERE])
-    limit_s = None if limit is None else read_duration("for", limit)
-    settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)
-    raise typer.Exit(pages.benchmarks.run_drift(settings))
 
 
 def recheck(

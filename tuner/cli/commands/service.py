@@ -12,7 +12,7 @@ from tuner.cli.help import flag, option
 from tuner.cli.options import AsJson, Insecure, Server, Storage, takes_settings
 from tuner.cli.output import pages
 from tuner.errors import SettingError, UserError
-from tuner.settings.declared import QUEUE
+from tuner.settings.declared import QUEUE, read_duration
 from tuner.settings.serve import ServeSettings
 from tuner.settings.submit import SubmitSettings
 
@@ -25,7 +25,7 @@ def serve(settings: ServeSettings) -> None:
     """Serve studies to several people.
 
     Starts an API, a queue and a scheduler in one process. The first start prints the token of an admin, once.
-    `tuner token add` makes further ones, `tuner submit` submits a study.
+    `tuner service token add` makes further ones, `tuner service submit` submits a study.
 
     tuner serve
 
@@ -39,7 +39,7 @@ def serve(settings: ServeSettings) -> None:
 @takes_settings(SubmitSettings, only_given=True, engine={"kind": list[str] | None, "default": None, "shown": "auto"})
 def submit(
     settings: dict[str, Any],
-    watch: Annotated[bool, flag(QUEUE, "Watch the study until it has ended, as `tuner watch`.", "--watch")] = False,
+    watch: Annotated[bool, flag(QUEUE, "Then watch the study until it has ended.", "--watch")] = False,
     server: Server = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
@@ -49,7 +49,7 @@ def submit(
     The options of `tuner optimize` that say what is asked. The contents of files that they name are sent. Flags after
     `--` are passed to every server, if the service allows it.
 
-    tuner submit --preset chat --trials 40 --watch
+    tuner service submit --preset chat --trials 40 --watch
     """
     if len(engines := settings.get("engine", ["auto"])) > 1:
         rule = "a study of a service has one engine"
@@ -75,18 +75,18 @@ def watch(id: Id, server: Server = None, insecure: Insecure = False) -> None:
 
 
 def mcp(server: Server = None, insecure: Insecure = False) -> None:
-    """Let an agent use a service, by MCP over standard input and output.
+    """Let an agent use a service, by MCP.
 
-    The agent asks what-if, submits studies, watches them and reads verdicts, with the rights and the quota of the token
-    in TUNER_TOKEN. It sends no files of this machine. An agent's program starts the command:
+    The command speaks over standard input and output. The agent asks what-if, submits studies, watches them and reads
+    verdicts, with the rights and the quota of the token in TUNER_TOKEN. It sends no files of this machine. An agent's
+    program starts the command:
 
     {"command": "tuner", "args": ["mcp", "--server", "https://tuner.example.org"]}
     """
     pages.service.run_agent(server, insecure=insecure)
 
 
-def status(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a study, to see it in full.")] = None,
+def list_(
     owner: Annotated[str | None, option(None, "NAME", "Only this owner's.", shown="all that you may read")] = None,
     state: Annotated[
         list[str] | None, option(None, "STATE", "Only in this state, such as RUNNING.", shown="all")
@@ -97,18 +97,16 @@ def status(
     insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the studies of a service, the newest first, or show one in full.
-
-    Shows where each is: its state, its trials, and why it waits or ended.
-    """
-    if id is not None and (owner or state or running):
-        raise UserError("a study and filters exclude each other; give one")
+    """List the studies of a service, the newest first."""
     states = pages.service.named_states(state or (), running=running)
     with open_client(server, insecure=insecure) as client:
-        if id is not None:
-            pages.service.print_study(client.study(id), as_json=as_json)
-        else:
-            pages.service.print_studies([*islice(client.studies(owner=owner, states=states), top)], as_json=as_json)
+        pages.service.print_studies([*islice(client.studies(owner=owner, states=states), top)], as_json=as_json)
+
+
+def status(id: Id, server: Server = None, insecure: Insecure = False, as_json: AsJson = False) -> None:
+    """Show where a study is: its state, its trials, and why it waits or ended."""
+    with open_client(server, insecure=insecure) as client:
+        pages.service.print_study(client.study(id), as_json=as_json)
 
 
 def logs(
@@ -153,6 +151,25 @@ def delete(id: Id, server: Server = None, insecure: Insecure = False) -> None:
     print(f"{id} is deleted")
 
 
+def drift(
+    id: Id,
+    url: Annotated[list[str] | None, option(None, "URL", "URL of a server of vLLM.", shown="none")] = None,
+    window: Annotated[str, option(None, "DURATION", "Length of a window.")] = "5m",
+    end: Annotated[bool, flag(None, "Watch its servers no longer.", "--end")] = False,
+    server: Server = None,
+    insecure: Insecure = False,
+) -> None:
+    """Let a service watch whether servers' traffic is still that of a study.
+
+    The command ends at once. The service compares as `tuner server drift` does, and says so on the study's page.
+
+    tuner service drift mine --url http://10.0.0.7:8000 --url http://10.0.0.8:8000
+    """
+    if end == bool(url):
+        raise UserError("give either --url URL or --end")
+    pages.service.watch_deployed(server, id, url or (), read_duration("window", window), insecure=insecure)
+
+
 def token(
     action: Annotated[str, typer.Argument(metavar="ACTION", help="add, list or revoke.", show_default=False)],
     name: Annotated[
@@ -174,11 +191,11 @@ def token(
     Works on the service's database, or asks a server with an admin's token. A new token is printed once, alone on
     standard output; the database has only its hash.
 
-    tuner token add ada --days 90
+    tuner service token add ada --days 90
     """
     refuse_both(server, storage)
     if action not in ACTIONS:
-        raise UserError(f"{action!r} is not an action of `tuner token`; actions: {', '.join(ACTIONS)}")
+        raise UserError(f"{action!r} is not an action of `tuner service token`; actions: {', '.join(ACTIONS)}")
     if (name is None) != (action == "list"):
-        raise UserError(f"`tuner token {action}` " + ("needs the token's name" if name is None else "takes no name"))
+        raise UserError(f"the action {action} " + ("needs the token's name" if name is None else "takes no name"))
     pages.service.change_tokens(server, storage, action, name or "", owner, role, days, insecure=insecure)

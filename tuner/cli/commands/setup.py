@@ -15,7 +15,7 @@ from tuner.cli.options import (
     RayAddress,
     ServerCommand,
     Storage,
-    StudyName,
+    Study,
     Vllm,
     of,
 )
@@ -61,14 +61,14 @@ def install_vllm(
 
 
 def kernels(
-    study: StudyName = None,
+    study: Study = None,
     vllm: Vllm = None,
     storage: Storage = None,
 ) -> None:
     """Tune vLLM's kernels of experts for a study's card and model.
 
-    Makes each file of tuned settings that servers of the study looked for and did not find, as `tuner show` lists them,
-    on the first GPU of this machine, which must be free. It takes minutes for each file. Later studies use the files.
+    Makes each file of tuned settings that servers of the study looked for and did not find, on the first GPU of this
+    machine, which must be free. `tuner study trial` lists them. Each takes minutes. Later studies use the files.
     """
     pages.setup.tune(study, vllm, storage)
 

@@ -7,30 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.help import HelpCommand, HelpGroup, flag, option
+from tuner.cli.help import flag, option
 from tuner.cli.options import pairs
 from tuner.cli.output import pages
 from tuner.settings.declared import read_duration
-
-group = typer.Typer(
-    name="traffic",
-    cls=HelpGroup,
-    help="Read recorded traffic of your own, and cut it to a short benchmark.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
 Output = Annotated[Path, option(None, "FILE", "Traffic file to write; requests go beside it.", "--output", "-o")]
 AsJson = Annotated[bool, flag(None, "Print JSON.", "--json")]
 
 
-@group.command("import", cls=HelpCommand)
 def import_(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE|URL", help="Trace, log or data set; a URL begins with http or https.", show_default=False
-        ),
+        typer.Argument(metavar="FILE|URL", help="Trace, log, data set, or an http URL.", show_default=False),
     ],
     output: Output = Path("traffic.yaml"),
     form: Annotated[
@@ -70,11 +59,11 @@ def import_(
 
     Reads traces of Azure, BurstGPT, Mooncake, Bailian, Splitwise and Vidur, CSV, LiteLLM's spend logs, OpenTelemetry's
     spans, Dynamo's request traces, vLLM's log, and conversations such as ShareGPT. The file has times, lengths and
-    numbers of shared blocks, and no texts. What it is like, and what was left out, is printed.
+    numbers of shared blocks, no texts. What was left out is printed.
 
     tuner traffic import trace.jsonl -o traffic.yaml
 
-    Without recorded requests, lengths and times are drawn from vLLM's counters in Prometheus:
+    Lengths and times can be drawn from vLLM's counters in Prometheus:
 
     tuner traffic import http://prometheus:9090 --format prometheus --last 1d
     """
@@ -90,13 +79,18 @@ def import_(
     pages.traffic.print_import(file, output, settings, asked, as_json=as_json)
 
 
-@group.command("cut", cls=HelpCommand)
 def cut(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Traffic file that `import` wrote.", show_default=False)],
     requests: Annotated[int, option(None, "INTEGER", "Requests to keep.", least=2)] = 200,
     cache_tokens: Annotated[
         int | None,
-        option(None, "INTEGER", "KV cache of the server in tokens, which `tuner show` has.", least=1, shown="endless"),
+        option(
+            None,
+            "INTEGER",
+            "The server's KV cache in tokens, which `tuner study trial` has.",
+            least=1,
+            shown="endless",
+        ),
     ] = None,
     output: Output = Path("short.yaml"),
     as_json: AsJson = False,

@@ -17,7 +17,7 @@ from tuner.files import write_output
 from tuner.settings.study import SCRIPT_FILE
 
 GROUP = "tuner.exporters"
-"""The entry point group: each entry is a `Format`, and its name is that of `tuner export --format`."""
+"""The entry point group: each entry is a `Format`, and its name is that of `tuner study export --format`."""
 
 SCRIPT = "script"
 """The format of `best_serve.sh`, which can also verify its server; `tuner.export.render` writes it."""
@@ -67,7 +67,7 @@ def formats() -> dict[str, Format]:
 
 
 def names() -> tuple[str, ...]:
-    """Return what `tuner export --format` takes."""
+    """Return what `tuner study export --format` takes."""
     return (SCRIPT, *formats())
 
 

@@ -142,7 +142,7 @@ def caller_of(token: Token | None, now: datetime) -> Caller:
 
 
 def _no_token() -> Problem:
-    rule = "send a valid token as `Authorization: Bearer tnr_…`; `tuner token add` makes one"
+    rule = "send a valid token as `Authorization: Bearer tnr_…`; `tuner service token add` makes one"
     return Problem(401, rule, headers={"WWW-Authenticate": "Bearer"})
 
 

@@ -42,7 +42,7 @@ class Body(BaseModel):
 
 
 def _queued(name: str, **more: Any) -> Any:
-    """Return the description and the limits of a setting of the queue, as `tuner submit` has them, and further ones."""
+    """Return the description and the limits of a setting of the queue, as `tuner service submit` has them."""
     _, setting = settings_of(SubmitSettings)[name]
     default = f" By default {setting.shown}." if setting.shown else ""
     return Field(**{"description": setting.help + default, "ge": setting.least, "le": setting.most, **more})

@@ -141,7 +141,7 @@ def chart(study: Reported, name: str) -> Response:
 def records(found: Readable, context: Context) -> Response:
     """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt.
 
-    Folders of trials keep their paths: `tuner requests` reads them on the server's own machine.
+    Folders of trials keep their paths: `tuner study requests` reads them on the server's own machine.
     """
     if context.store.study(found.id) is None:
         why = "has not begun yet" if context.service.answer(found.id) is None else "found servers for a load"

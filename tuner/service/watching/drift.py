@@ -1,7 +1,7 @@
 """Watch deployed servers for ended studies: when their traffic is no longer that of the study, propose a recheck.
 
-Windows, distances and limits are those of `tuner drift` (`tuner.scoring.drift`). The process that schedules reads the
-servers. What it compared last is in the submission's row; counters and windows in a row are in memory, so after a
+Windows, distances and limits are those of `tuner server drift` (`tuner.scoring.drift`). The scheduling process reads
+the servers. What it compared last is in the submission's row; counters and windows in a row are in memory, so after a
 restart of that process three windows pass before a new deviation counts. Nothing else is changed.
 """
 

@@ -142,7 +142,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int 
         raise SettingError("study", study.name, "it has no winner yet", "let `tuner optimize` end it, or give {trial}")
     if "engines" in premise or int(facts.get("nodes", 1)) > 1:
         rule = "a recheck measures one engine on one machine, and this study has several"
-        raise SettingError("study", study.name, rule, "compare a running server with it: `tuner verify`")
+        raise SettingError("study", study.name, rule, "compare a running server with it: `tuner server verify`")
     script, reference = serve_script_of(study, chosen, records), reference_number(conclusion, records)
     contenders = {each["number"]: each["score"] for each in (conclusion or {}).get("contenders", ())}
     gain = contenders.get(chosen)

@@ -1,8 +1,8 @@
 """The use case of `tuner recheck`: whether a study's answer still holds on the installation of today.
 
 The winner and the reference are measured in alternation, and the gain is compared with the study's; the winner's
-metrics are compared with the recorded ones as `tuner verify` does. With several installations, the winner is measured
-on each of them instead, and each is compared with the first.
+metrics are compared with the recorded ones as `tuner server verify` does. With several installations, the winner
+is measured on each of them instead, and each is compared with the first.
 """
 
 from __future__ import annotations

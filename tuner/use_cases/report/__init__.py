@@ -1,1 +1,1 @@
-"""The use case of `tuner report`: what a report shows, and the file."""
+"""The use case of `tuner study report`: what a report shows, and the file."""

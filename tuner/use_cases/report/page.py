@@ -182,7 +182,7 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     )
     yield Command(
         "Write its script (on a client of a service, with --server URL)",
-        shlex.join(["tuner", "export", "--study", study.record.name]),
+        shlex.join(["tuner", "study", "export", study.record.name]),
     )
     if script.answers is not None:
         yield f"Answers: {script.answers}."

@@ -29,7 +29,7 @@ class StudyPlots:
         with closing(open_store(self._url)) as store:
             found = chart(reported_study(store, self._url, self._name), name)
         if found is None:
-            raise UserError(f"study {self._name!r} has no numbers for the figure {name}; see `tuner report`")
+            raise UserError(f"study {self._name!r} has no numbers for the figure {name}; see `tuner study report`")
         return found
 
     def progress(self) -> go.Figure:

@@ -1,4 +1,4 @@
-"""The page of `tuner best`: a study's winner, its front, or its best trials by other weights."""
+"""The page of `tuner study show`: a study's winner, its front, or its best trials by other weights."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ def _weighed_parts(found: ByWeights, stored: StoredStudy) -> list[RenderableType
     again = next((each for each in found.trials if each.score.rounds), None)
     if again is not None and again.number != best.number:
         lines.append(Text(f"of the trials that were measured again, trial {again.number} is the best"))
-    after = [Text(f"score 1 is that of {found.reference_name}"), Text(f"export it: tuner export --trial {best.number}")]
+    after = [
+        Text(f"score 1 is that of {found.reference_name}"),
+        Text(f"export it: tuner study export --trial {best.number}"),
+    ]
     return [*lines, Text(""), FittedTable(table), *after]
 
 

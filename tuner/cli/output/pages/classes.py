@@ -1,4 +1,4 @@
-"""The pages of `tuner requests` and `tuner tradeoff`: what request classes got."""
+"""The pages of `tuner study requests` and `tuner study tradeoff`: what request classes got."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     """
     name = f"trial {trial.number}" + (f" round {trial.round}" if trial.round else "")
     if trial.outcome is None:
-        raise UserError(f"{name} has not finished; see `tuner trials`")
+        raise UserError(f"{name} has not finished; see `tuner study trials`")
     folder = Path(trial.outcome.artifacts)
     files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     if files:
@@ -70,7 +70,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     if failure is not None and folder.is_dir():
         raise UserError(
             f"{name} has no recorded requests: it failed with {failure.kind.value} in {failure.phase.value}; "
-            f"see `tuner show {trial.number}`"
+            f"see `tuner study trial {trial.number}`"
         )
     raise UserError(f"{name} has no recorded requests in {folder}; the folder may be on {trial.outcome.worker}")
 
@@ -134,7 +134,7 @@ def _print(stored: StoredStudy, found: list[matrix.Configuration], best: dict[st
     show(title, _matrix(shown, matrix.told_apart(found, best)), width=WIDTH)
     print("* the highest of its row; a difference may be noise")
     if matrix.measured_at_capacity(stored.record):
-        print("each configuration was measured at its own capacity; `tuner trials` lists the capacities")
+        print("each configuration was measured at its own capacity; `tuner study trials` lists the capacities")
     for each in shown:
         print(f"#{each.number} {each.text}" + (f" ({each.failure})" if each.failure else ""))
     if more := matrix.omitted_columns(found, shown):
@@ -146,11 +146,11 @@ def _configurations(study: StudyRecord, trials: list[TrialRecord]) -> list[matri
     if not matrix.has_class_slos(study):
         raise UserError(
             f"the request classes of study {study.name!r} have no SLO, so no request can be within one; "
-            "start a study with a traffic file that has `slo:`, or see `tuner requests`"
+            "start a study with a traffic file that has `slo:`, or see `tuner study requests`"
         )
     found = matrix.finished_configurations(study, trials)
     if not found:
-        raise UserError(f"study {study.name!r} has no finished trial yet; see `tuner trials`")
+        raise UserError(f"study {study.name!r} has no finished trial yet; see `tuner study trials`")
     return found
 
 
@@ -186,5 +186,5 @@ def _require_classes(study: StudyRecord) -> None:
     if not matrix.request_classes(study):
         raise UserError(
             f"the workload of study {study.name!r} has no request classes; "
-            "start a study with traffic, `tuner optimize --workload FILE`, or see `tuner trials`"
+            "start a study with traffic, `tuner optimize --workload FILE`, or see `tuner study trials`"
         )

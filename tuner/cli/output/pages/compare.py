@@ -1,4 +1,4 @@
-"""The page of `tuner compare`: trials beside a reference, or two servers."""
+"""The pages of `tuner study compare` and `tuner server compare`: trials beside a reference, and two servers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LEFT_ALIGNED = ("metric", "B", "from")
 """Headings of the columns of text, which are left-aligned; the others hold numbers."""
 
 
-def print_comparison(one: str, others: Sequence[str], study: str | None, storage: str | None, *, as_json: bool) -> None:
+def print_comparison(one: str, others: Sequence[str], storage: str | None, *, as_json: bool) -> None:
     """Print trials beside a reference; see `compare`."""
-    pairs = compare(one, others, study, storage)
+    pairs = compare(one, others, storage)
     if as_json:
         found = [_document(name, pair) for name, pair in zip(others, pairs, strict=True)]
         print(json.dumps({"a": one, **(found[0] if len(found) == 1 else {"others": found})}, indent=1))

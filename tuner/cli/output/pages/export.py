@@ -1,4 +1,4 @@
-"""The page of `tuner export`: the files that it wrote."""
+"""The page of `tuner study export`: the files that it wrote."""
 
 from __future__ import annotations
 

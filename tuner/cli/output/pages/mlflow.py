@@ -1,4 +1,4 @@
-"""The pages of `tuner sync` and `tuner ui`: what MLflow got, and the start of its user interface."""
+"""The pages of `tuner study sync` and `tuner study ui`: what MLflow got, and the start of its user interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_sync(study: str | None, storage: str | None) -> int:
     try:
         report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
     except MlflowUnavailable as error:
-        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again when MLflow answers") from None
+        raise TunerError(f"{error}; nothing is lost, run `tuner study sync` again when MLflow answers") from None
     resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
     print(f"logged {text.count(report.logged, 'trial')}{resumed}")
     for line in report.failed:

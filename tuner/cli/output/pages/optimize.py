@@ -141,7 +141,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     lines = [f"{text.count(len(records) - rounds - forms, 'trial')}{smaller}{again}: {counts}"]
     if facts["failures"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
-        lines.append(f"failures: {kinds}; see `tuner trials --failed`")
+        lines.append(f"failures: {kinds}; see `tuner study trials --failed`")
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
     kind = "simulated time" if simulated else "time"
     lines.append(f"{kind} on workers: {text.timings(facts['seconds']) or 'under a second'}")
@@ -202,15 +202,15 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
     if ended.report is not None:
         steps.append(("read the report", shlex.quote(os.path.relpath(ended.report))))
     if any(record.state in ("ok", "infeasible") for record in ended.records):
-        steps.append(("list the best trials", "tuner trials --sort score --top 10"))
+        steps.append(("list the best trials", "tuner study trials --sort score --top 10"))
     else:
-        steps.append(("list the failures", "tuner trials --failed"))
+        steps.append(("list the failures", "tuner study trials --failed"))
     if challenger is not None:
-        steps.append(("show one in full", f"tuner show {challenger}"))
+        steps.append(("show one in full", f"tuner study trial {challenger}"))
     steps.append(("compare in MLflow", _mlflow_place(ended.tracking_uri)))
     if ended.mlflow_lacks is not MlflowLacks.NOTHING:
         rest = "trials that MLflow lacks" if ended.mlflow_lacks is MlflowLacks.TRIALS else "conclusion to MLflow"
-        steps.append((f"log the {rest}", "tuner sync"))
+        steps.append((f"log the {rest}", "tuner study sync"))
     width = max(len(purpose) for purpose, _ in steps)
     lines = [Text(f"  {purpose:<{width}}  {command}", no_wrap=True, overflow="ignore") for purpose, command in steps]
     return [Text(""), Text("next", style="bold"), *lines]
@@ -223,7 +223,7 @@ def dotted(script: Path) -> str:
 
 
 def _mlflow_place(tracking_uri: str) -> str:
-    return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else "tuner ui"
+    return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else "tuner study ui"
 
 
 def resume_command() -> str:

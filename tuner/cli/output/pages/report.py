@@ -1,4 +1,4 @@
-"""The page of `tuner report`: what it wrote."""
+"""The page of `tuner study report`: what it wrote."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
     if as_json:
         print(parts.as_json(study))
     else:
-        print(f"{study.id} is {study.state.value}; see it with `tuner watch {study.id}`", flush=True)
+        print(f"{study.id} is {study.state.value}; see it with `tuner service watch {study.id}`", flush=True)
 
 
 def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
@@ -69,7 +69,7 @@ def print_studies(found: Sequence[SubmittedStudy], *, as_json: bool) -> None:
     elif found:
         parts.print_table(found)
     else:
-        print("no study; `tuner submit` submits one")
+        print("no study; `tuner service submit` submits one")
 
 
 def print_log(client: Client, id: str, *, follow: bool) -> None:
@@ -110,7 +110,7 @@ def watch_study(client: Client, id: str) -> int:
                     print(line, file=sys.stderr, flush=True)
         return _end(client, id, simulated=bool(shown.simulated))
     except KeyboardInterrupt:
-        print(f"stopped watching; the study goes on, `tuner watch {id}` watches it again", file=sys.stderr)
+        print(f"stopped watching; the study goes on, `tuner service watch {id}` watches it again", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -119,19 +119,19 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     study = client.study(id)
     print(f"{id} is {study.state.value}" + (f": {text.one_line(study.reason)}" if study.reason else ""))
     if study.state is SubmissionState.FAILED:
-        print(f"see why: tuner logs {id}")
+        print(f"see why: tuner service logs {id}")
         return EXIT_OURS
     if study.state is SubmissionState.CANCELLED:
         return EXIT_INTERRUPTED
     conclusion = client.conclusion(id)
     if conclusion is None:
-        print(f"continue with: tuner resume {id}")
+        print(f"continue with: tuner service resume {id}")
         return EXIT_TIME_LIMIT
     if "shapes" in conclusion:
         return _print_sizing(client, study)
     if simulated:
         print("all figures are predicted, not measured")
-    print(f"see its result: tuner best --study {id} --server {client.server}")
+    print(f"see its result: tuner study show {id} --server {client.server}")
     if conclusion.get("nearest") is not None:
         return EXIT_SLOS_MISSED
     if conclusion.get("winner") is not None:
@@ -140,7 +140,7 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     return EXIT_SLOS_MISSED if "infeasible" in states else EXIT_OURS
 
 
-def watch_deployed(server: str, study: str, urls: Sequence[str], window_s: float, *, insecure: bool) -> None:
+def watch_deployed(server: str | None, study: str, urls: Sequence[str], window_s: float, *, insecure: bool) -> None:
     """Let a service compare deployed servers with a study; no URL: no longer."""
     with open_client(server, insecure=insecure) as client:
         found = client.watch_servers(study, urls, window_s) if urls else client.unwatch_servers(study)
@@ -203,4 +203,4 @@ def _print_table(found: Sequence[ServiceToken]) -> None:
         times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
         cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)
         table.add_row(each.name, each.owner, each.role, *cells)
-    show(table, width=140) if found else print("no token; `tuner token add NAME` makes one")
+    show(table, width=140) if found else print("no token; `tuner service token add NAME` makes one")

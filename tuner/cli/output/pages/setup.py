@@ -1,4 +1,4 @@
-"""The pages of `tuner presets`, `tuner space`, `tuner doctor` and `tuner install-vllm`."""
+"""The pages of `tuner study presets`, `tuner study space`, `tuner doctor` and `tuner install-vllm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of `tuner studies`, `tuner trials` and `tuner show`: what a database has, and all of one trial."""
+"""The pages of `tuner study list`, `tuner study trials` and `tuner study trial`: what a database has."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def print_trials(
     as_json: bool,
     csv: bool,
 ) -> None:
-    """Print the trials of a study; see `tuner trials`."""
+    """Print the trials of a study; see `tuner study trials`."""
     stored = read_study(storage, study)
     found: Sequence[TrialRecord] = stored.trials
     if failed:

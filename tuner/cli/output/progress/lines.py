@@ -122,7 +122,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     if spec.space.dropped:
         dropped, hardware = text.count(len(spec.space.dropped), "choice"), spec.space.context.hardware
         several = f" --gpus-per-trial {spec.gpus}" if spec.gpus > 1 else ""
-        command = f"tuner space --gpu {hardware.key} {_engine_words(engine)}{several}"
+        command = f"tuner study space --gpu {hardware.key} {_engine_words(engine)}{several}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
     lines += [*file_notes(spec.workload), *unused_models(spec.space)]
     if spec.search_prompts:
@@ -178,7 +178,7 @@ def _why(space: ResolvedSpace, wanted: Collection[tuple[str, ParameterValue]]) -
 
 
 def _engine_words(engine: EngineInfo) -> str:
-    """Return the options of `tuner space` that show the engine's space."""
+    """Return the options of `tuner study space` that show the engine's space."""
     kind = kind_of(engine.name)
     if kind.can(Feature.PREDICTED):
         return f"--vllm-version {engine.version}"

@@ -217,7 +217,7 @@ def _footer(progress: Progress, width: int) -> list[RenderableType]:
 
 def _waiting(status: SyncStatus, width: int) -> list[RenderableType]:
     """Return the view after the study's end, while MLflow gets the last trials."""
-    hint = Text("Ctrl-C skips the wait; `tuner sync` logs the rest later", style="dim")
+    hint = Text("Ctrl-C skips the wait; `tuner study sync` logs the rest later", style="dim")
     return [_bar_line("MLflow", status.logged, status.finished, lines.sync_line(status), width), hint]
 
 
@@ -228,7 +228,7 @@ STEP = 10
 SUMMARY_S = 2.0
 """Seconds after which the wait for the study's summary in MLflow is shown."""
 
-SKIP_HINT = " (Ctrl-C skips the wait, `tuner sync` logs the rest)"
+SKIP_HINT = " (Ctrl-C skips the wait, `tuner study sync` logs the rest)"
 
 
 def to_stderr(line: str) -> None:
