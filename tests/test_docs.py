@@ -142,6 +142,37 @@ def is_current(page: Path) -> bool:
     return ROOT / "docs" / "reports" not in page.parents
 
 
+TOLD = (
+    *("*.md", "*.toml", "*.yml", ".ci", ".github", "docs", "deploy", "scripts", "benchmarks"),
+    *("tuner", "dashboards", "storage", "records", "search_spaces"),
+)
+"""Files and folders that may name a command."""
+
+_NO_TEXT = {".png", ".gz", ".pyc", ".zip"}
+_QUOTED = re.compile(r"""(?:[`"'!$:>] ?|\n\n *)tuner ([a-z][a-z-]*)(?![\w:=.])(?: ([a-z][a-z-]*))?""")
+_ANYWHERE = re.compile(r"(?<!from )\btuner ([a-z][a-z-]*)(?![\w:=.])")
+PROSE = {"finds", "serves"}
+"""Words behind `tuner` at the start of a text."""
+
+
+def test_every_command_that_a_file_names_exists() -> None:
+    inner = {path.split()[-1] for path in PATHS} - {*TREE.commands}
+    files = [file for place in TOLD for found in ROOT.glob(place) for file in (found, *found.rglob("*"))]
+    told = [file for file in files if file.is_file() and file.suffix not in _NO_TEXT and is_current(file)]
+    wrong, names = [], set()
+    for file in told:
+        text = file.read_text(encoding="utf-8").replace("&#160;", " ")
+        lost = [word for word in _ANYWHERE.findall(text) if word in inner]
+        for word, second in _QUOTED.findall(text):
+            path, command = named([word, second])
+            names.add(path)
+            is_command = command is not None and (not second or path != word or not hasattr(command, "commands"))
+            lost += [] if word in PROSE or is_command else [f"{word} {second}".strip()]
+        wrong += [f"{file.relative_to(ROOT)}: tuner {word}" for word in lost]
+    assert wrong == []
+    assert {"optimize", "study show", "server load", "service token", "traffic import"} <= names
+
+
 def test_metrics_in_the_pages_exist() -> None:
     named = {
         (page.name, name)
