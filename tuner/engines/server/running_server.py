@@ -177,6 +177,7 @@ class RunningServer(ABC):
         self._settled: bool | None = None
         self._again = 0
         self._watch: Watch | None = None
+        self._cancelled: CancelToken = threading.Event()
 
     def facts(self) -> ServerFacts:
         """See `Server`. Facts of the metrics are those of the benchmarks."""
@@ -232,6 +233,7 @@ class RunningServer(ABC):
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def wait_ready(self, cancelled: CancelToken) -> None:
+        self._cancelled = cancelled
         self._wait_ready(cancelled)
         self._was_ready = True
         self._process.record_family()
@@ -331,11 +333,11 @@ class RunningServer(ABC):
         return [device.index for device in self._devices]
 
     def stop(self) -> Failure | None:
-        """See `Server`; it waits until the memory of the worker's GPUs is free."""
+        """See `Server`; it waits until the memory of the worker's GPUs is free, unless the trial is cancelled."""
         # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
         # compiles.
         grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
-        survivors = self._process.stop(grace)
+        survivors = self._process.stop(grace, self._cancelled)
         if survivors:
             pids = ", ".join(str(survivor.pid) for survivor in survivors)
             message = f"processes {pids} of the server survived SIGKILL; they block the device until they end"
@@ -347,7 +349,7 @@ class RunningServer(ABC):
             self._lease.release()
             for device in self._devices:
                 if device.baseline_gib is not None:
-                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, threading.Event())
+                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, self._cancelled)
         return None
 
     @property
