@@ -204,8 +204,7 @@ def _run(
         script, report = write_files(
             result, spec.name, store, url, Path(plan.settings.output), spec.artifacts, observer.note
         )
-        # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
-        lacks = follower.wait(threading.Event() if wishes.stop.is_set() else wishes.stop)
+        lacks = follower.wait(wishes.at_once if wishes.stop.is_set() else wishes.stop)
     finally:
         learner.close()
         follower.close()
