@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from storage import normalise_url
+from storage import normalise_url, open_store
 from storage.service.records import Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.empty_database import write_empty_database
@@ -27,6 +27,7 @@ from tests.faults.held import COMMANDS, PLACES
 from tuner.cancellation import LIMIT_S
 from tuner.processes.family import Identity, descendants_of, is_alive, read_process, send_signal
 from tuner.service.driver.job import Job
+from tuner.study.study_folder import refuse_running
 
 ROOT = Path(__file__).parents[2]
 Record = Callable[[str, object], None]
@@ -92,7 +93,7 @@ def test_a_cancelled_submission_ends_in_every_stage(
         try:
             until(lambda: held.exists() or driver.poll() is not None, stage)
             assert driver.poll() is None, log.read_text()
-            started = descendants_of(own)
+            started, measured = descendants_of(own), finished(job)
             began = time.monotonic()
             store.request(ID, Request.CANCEL, datetime.now(UTC))
             until(lambda: _said(store) and not any(map(is_alive, started)), stage)
@@ -106,7 +107,16 @@ def test_a_cancelled_submission_ends_in_every_stage(
     assert submission is not None
     assert (submission.granted, submission.driver) == ((), None)
     assert submission.state is (SubmissionState.DONE if stage == "logs to MLflow" else SubmissionState.CANCELLED)
+    assert finished(job) >= measured
+    refuse_running(job.storage, ID)
     assert seconds < BUSY * LIMIT_S
+
+
+def finished(job: Job) -> set[tuple[int, int]]:
+    """Return the trials of the study that have an outcome, by number and round."""
+    with closing(open_store(job.storage)) as store:
+        trials = store.trials(ID, finished=True) if store.study(ID) is not None else []
+    return {(record.number, record.round) for record in trials}
 
 
 def _said(store: ServiceStore) -> bool:
