@@ -21,7 +21,7 @@ from storage import normalise_url, open_store
 from storage.service.records import Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.empty_database import write_empty_database
-from tests.faults.command import DEADLINE_S, until
+from tests.faults.command import DEADLINE_S, Study, described, until
 from tests.faults.conftest import MakeStudy
 from tests.faults.held import COMMANDS, PLACES
 from tuner.cancellation import LIMIT_S
@@ -126,12 +126,17 @@ def _said(store: ServiceStore) -> bool:
 
 
 IGNORED = {"sigterm": "ignore", "child_sigterm": "ignore"}
-TRIALS: dict[str, tuple[dict[str, Any], str]] = {
+TRIALS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "Ray starts": ({}, None),
     "launch": ({"fail": "hang", **IGNORED}, "server.log"),
     "warm-up": ({"bench": "hang", **IGNORED}, "warmup.log"),
     "benchmark": ({**IGNORED}, "bench-0.log"),
 }
-"""The behaviour of vLLM in each stage of a trial, and the file that shows the stage."""
+"""The behaviour of vLLM in each stage of a command, and the file that shows the stage; None: Ray's first process."""
+
+
+def shows(study: Study, file: str | None) -> bool:
+    return (study.artifacts("0") / file).exists() if file else "gcs_server" in described(study.running())
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["SIGTERM", "Ctrl-C twice"])
@@ -143,7 +148,7 @@ def test_a_cancelled_command_kills_a_server_that_ignores_sigterm(
     study = make_study(1, **behaviour)
     study.hold("0")
     command = study.start()
-    until((study.artifacts("0") / file).exists, stage, command)
+    until(lambda: shows(study, file), stage, command)
     command.note_descendants()
     if twice:
         command.popen.send_signal(signal.SIGINT)
