@@ -79,7 +79,6 @@ class Phase(StrEnum):
     BENCHMARK = "benchmark"
     COLLECT = "collect"
     STOP = "stop"
-    SCORE = "score"
 
 
 @dataclass(frozen=True)

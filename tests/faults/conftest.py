@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--us
 SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--confirm-rounds", "0")
 SERVER = ("--", "--max-model-len", "1024")
 
-MakeStudy = Callable[[int, float], Study]
+MakeStudy = Callable[..., Study]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,12 +27,12 @@ def _hang_ups_end_a_process() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def make_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeStudy]:
-    """Make a study from its number of trials and the seconds that a scored benchmark takes."""
+    """Make a study from its number of trials and the behaviour of the fake vLLM."""
     made: list[Study] = []
 
-    def make(trials: int, bench_s: float) -> Study:
+    def make(trials: int, **behaviour: Any) -> Study:
         folder = tmp_path_factory.mktemp("study")
-        vllm = install_fake_vllm(folder / "bin", bench_s=bench_s)
+        vllm = install_fake_vllm(folder / "bin", **behaviour)
         model = folder / "model"
         model.mkdir()
         config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 4096}

@@ -27,7 +27,7 @@ def below(command: Command, part: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("latest", ["gcs_server", "/raylet/raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"])
 def test_nothing_is_left(latest: str, make_study: MakeStudy) -> None:
-    study = make_study(1, 0.05)
+    study = make_study(1, bench_s=0.05)
     command = study.start()
     until(lambda: below(command, latest), f"{latest} to run", command)
     command.kill()
@@ -39,7 +39,7 @@ def test_nothing_is_left(latest: str, make_study: MakeStudy) -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.3, 1.0, 3.0])
 def test_a_lost_control_store_costs_another_start_or_is_said_at_once(after_s: float, make_study: MakeStudy) -> None:
-    study = make_study(1, 0.05)
+    study = make_study(1, bench_s=0.05)
     command = study.start()
     [store] = until(lambda: below(command, "/gcs/gcs_server"), "the control store", command)
     time.sleep(after_s)  # Ray is in another step of its start each time

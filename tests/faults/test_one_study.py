@@ -76,7 +76,7 @@ def kill_below(study: Study, command: Command) -> None:
 
 @pytest.fixture(scope="module")
 def history(make_study: MakeStudy) -> History:
-    study = make_study(TRIALS, 0.05)
+    study = make_study(TRIALS, bench_s=0.05)
     history = History(study)
     interrupted = [str(INTERRUPTED), *(f"{INTERRUPTED}-a{attempt}" for attempt in (2, 3, 4))]
     for uid in (str(WORKER), str(SERVER), str(ENGINE_CORE), *interrupted):

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from tuner.cancellation import LIMIT_S, Wishes
+from tuner.errors import EXIT_INTERRUPTED
+from tuner.processes.last_resort import ends_in_time
 
 AGAIN_S = 1.0
 """Seconds after which a Ctrl-C that had no effect is repeated."""
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Set the event at the first Ctrl-C, SIGTERM or hang-up; end the command at once at a second Ctrl-C.
+def stop_on_signals(say: Callable[[], None] = lambda: None) -> Iterator[Wishes]:
+    """Ask to stop at the first Ctrl-C or hang-up; end the command within `LIMIT_S` at SIGTERM and at a second Ctrl-C.
 
     A hang-up that the caller ignores, as `nohup` does, stays ignored.
+
+    Args:
+        say: prints the last words of a command that did not end by itself.
     """
-    stop = threading.Event()
+    wishes = Wishes()
 
     def request_stop(number: int, _: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
+        again = wishes.stop.is_set()
+        at_once = number == signal.SIGTERM or (again and number == signal.SIGINT)
+        wishes.cancel() if at_once else wishes.stop.set()
         with suppress(OSError):  # after a hang-up there is no terminal to write to
-            print("stopping: the study is saved; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+            more = f"; it ends within {LIMIT_S:.0f} s" if at_once else "; Ctrl-C again ends at once"
+            print(f"stopping: the study is saved{more}", file=sys.stderr, flush=True)
+        if again and at_once:
+            raise KeyboardInterrupt
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    with _handled(request_stop, *numbers):
-        yield stop
+    with ends_in_time(wishes.at_once, EXIT_INTERRUPTED, say), _handled(request_stop, *numbers):
+        yield wishes
 
 
 @contextmanager

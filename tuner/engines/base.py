@@ -116,7 +116,11 @@ class Server(Protocol):
         """Return the server's own facts and metrics, up to now."""
 
     def stop(self) -> Failure | None:
-        """End the server and everything that it started; return a failure if a process survived."""
+        """End the server and everything that it started, in haste if the trial is cancelled.
+
+        Returns:
+            A failure if a process survived.
+        """
 
 
 class Engine(Protocol):

@@ -32,7 +32,7 @@ class ProgressWriter:
 
     def add(self, at_s: float, ended: Iterable[RequestRecord], flying: Sequence[InFlight]) -> None:
         """Write what has happened since the last line; the gaps between an answer's tokens are left out."""
-        rows = [(e.index, e.status.value, e.sent_s, e.first_token_s, e.end_s, e.output_tokens) for e in ended]
+        rows = [(e.index, e.status.value, e.sent_s, e.first_token_s, e.end_s, e.output_tokens, e.error) for e in ended]
         self._write({"at_s": at_s, "ended": rows, "flying": flying}, "a")
 
     def _write(self, content: Any, mode: str) -> None:
@@ -75,8 +75,8 @@ class ProgressReader:
 
     def _take(self, content: Mapping[str, Any]) -> None:
         self.at_s, self._flying = content["at_s"], content["flying"]
-        for index, status, sent, first, end, tokens in content["ended"]:
-            known = {"sent_s": sent, "first_token_s": first, "end_s": end, "output_tokens": tokens}
+        for index, status, sent, first, end, tokens, error in content["ended"]:
+            known = {"sent_s": sent, "first_token_s": first, "end_s": end, "output_tokens": tokens, "error": error}
             self._records[index] = replace(self._records[index], status=RequestStatus(status), **known)
 
     @property

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tuner.cancellation import STOP_S, CancelToken
+
 _POLL_S = 0.02
 
 
@@ -112,11 +114,16 @@ def send_signal(identity: Identity, number: signal.Signals) -> bool:
     return True
 
 
-def wait_until_gone(identities: Iterable[Identity], timeout_s: float) -> bool:
-    """Wait at most `timeout_s` seconds until none of the processes is alive; return whether none is."""
+def wait_until_gone(identities: Iterable[Identity], timeout_s: float, cancelled: CancelToken | None = None) -> bool:
+    """Wait at most `timeout_s` seconds until none of the processes is alive; return whether none is.
+
+    Once `cancelled` is set, the wait lasts at most `STOP_S` seconds longer.
+    """
     deadline = time.monotonic() + timeout_s
     left = [identity for identity in identities if is_alive(identity)]
     while left and time.monotonic() < deadline:
+        if cancelled is not None and cancelled.is_set():
+            deadline, cancelled = min(deadline, time.monotonic() + STOP_S), None
         time.sleep(_POLL_S)
         left = [identity for identity in left if is_alive(identity)]
     return not left
@@ -239,6 +246,14 @@ def _is_listed(processes: dict[int, ProcessState], identity: Identity) -> bool:
     return state is not None and state.identity == identity
 
 
+def descendants_of(identity: Identity) -> set[Identity]:
+    """Return the living processes that a process started, directly or not, as far as their parents live."""
+    processes = read_process_table()
+    members = {identity.pid}
+    _add_descendants(members, processes)
+    return {processes[pid].identity for pid in members - {identity.pid} if processes[pid].alive}
+
+
 def _add_descendants(members: set[int], processes: dict[int, ProcessState]) -> None:
     grown = True
     while grown:
@@ -252,11 +267,16 @@ def _add_descendants(members: set[int], processes: dict[int, ProcessState]) -> N
 
 
 def end_family(
-    find_members: Callable[[], set[Identity]], leader: Identity, grace_s: float, segments_seen: Iterable[Path] = ()
+    find_members: Callable[[], set[Identity]],
+    leader: Identity,
+    grace_s: float,
+    segments_seen: Iterable[Path] = (),
+    cancelled: CancelToken | None = None,
 ) -> FamilyEnding:
     """End a family: SIGTERM to all, at most `grace_s` seconds for the leader, then SIGKILL to all.
 
-    Once the leader has ended, the others have at most `AFTER_LEADER_S` seconds. `find_members` is called until it
+    Once `cancelled` is set, the leader has at most `STOP_S` seconds. Once it has ended, the others have at most
+    `AFTER_LEADER_S` seconds; after a leader that did not end in time, none. `find_members` is called until it
     returns an empty set, so that processes that were started in the meantime are ended, too. Shared memory that members
     have mapped, now or at an earlier look (`segments_seen`), is removed unless another process has it mapped.
     """
@@ -266,8 +286,8 @@ def end_family(
     if grace_s > 0:
         for member in left:
             send_signal(member, signal.SIGTERM)
-        wait_until_gone({leader} & left, grace_s)
-        wait_until_gone(left, min(grace_s, AFTER_LEADER_S))
+        if wait_until_gone({leader} & left, grace_s, cancelled):
+            wait_until_gone(left, min(grace_s, AFTER_LEADER_S), cancelled)
     deadline = time.monotonic() + KILL_S
     while (left := find_members()) and time.monotonic() < deadline:
         everyone |= left

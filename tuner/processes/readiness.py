@@ -54,8 +54,8 @@ class StartedProcess(Protocol):
     def record_family(self) -> None:
         """Write its descendants and their shared memory to its record."""
 
-    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
-        """End it and everything that it started; return the survivors."""
+    def stop(self, timeout_s: float = 30.0, cancelled: CancelToken | None = None) -> list[Identity]:
+        """End it and everything that it started, in haste once `cancelled` is set; return the survivors."""
 
 
 def wait_ready(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from records.trials import FailureKind, Phase
+from tuner.cancellation import CancelToken
 from tuner.errors import trial_failed
 from tuner.files import given_umask
 from tuner.processes.family import MARK, Identity, end_family, find_family, mapped_segments, read_process
@@ -89,17 +90,17 @@ class ServerProcess:
             self._segments_seen |= mapped_segments(member.pid for member in family)
             self._record = self._records.update(self._record, family - {self.identity}, self._segments_seen)
 
-    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
+    def stop(self, timeout_s: float = 30.0, cancelled: CancelToken | None = None) -> list[Identity]:
         """End the process and everything that it started; return the survivors, normally none.
 
-        SIGTERM goes to the whole family. The leader has `timeout_s` seconds; then the family gets SIGKILL. With 0
-        seconds there is no SIGTERM. The record is removed if there are no survivors; otherwise it stays, and the next
-        command ends them.
+        SIGTERM goes to the whole family. The leader has `timeout_s` seconds, or at most `STOP_S` once `cancelled` is
+        set; then the family gets SIGKILL. With 0 seconds there is no SIGTERM. The record is removed if there are no
+        survivors; otherwise it stays, and the next command ends them.
         """
         with self._lock:
             if self._stopped:
                 return []
-            ending = end_family(self._family, self.identity, timeout_s, self._segments_seen)
+            ending = end_family(self._family, self.identity, timeout_s, self._segments_seen, cancelled)
             survivors = sorted(ending.survivors)
             if self.identity not in survivors:
                 self.exit_code()

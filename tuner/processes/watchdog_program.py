@@ -21,11 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
 
+from tuner.cancellation import STOP_S
 from tuner.processes.family import Identity, is_alive
 from tuner.processes.records import reap_orphans_of
-
-GRACE_S = 2.0
-"""Seconds that a server has to end after SIGTERM, before SIGKILL."""
 
 POLL_S = 0.2
 """Seconds between two looks at the records."""
@@ -48,7 +46,7 @@ def wait_for_owner_end(folder: Path, pipe: int, owners: list[Identity]) -> None:
     while all(is_alive(owner) for owner in owners):
         if all(descriptor == pipe for descriptor, _ in poll.poll()):
             poll.unregister(pipe)
-            if not reap_orphans_of(folder, owners[0], GRACE_S):
+            if not reap_orphans_of(folder, owners[0], STOP_S):
                 return
 
 
@@ -60,7 +58,7 @@ def main() -> None:
     owners = [Identity(*map(int, word.split(":"))) for word in sys.argv[3:]]
     wait_for_owner_end(folder, pipe, owners)
     deadline = time.monotonic() + LIMIT_S
-    while reap_orphans_of(folder, owners[0], GRACE_S) or (
+    while reap_orphans_of(folder, owners[0], STOP_S) or (
         is_alive(owners[0]) and not all(is_alive(owner) for owner in owners) and time.monotonic() < deadline
     ):
         time.sleep(POLL_S)

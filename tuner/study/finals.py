@@ -83,7 +83,7 @@ class Finals(_Stages):
         """Run every stage; the time limit ends the stages after the first rounds, not the conclusion."""
         finalists = self._beside_reference(self._nominated(self._spec.confirmation.finalists))
         if not self._can_confirm(finalists):
-            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
+            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None))
         label = label_of(finalists)
         if self._spec.confirmation.reduce:
             contest = Contest(self._spec, self._store, self._optuna_study, finalists, label)
@@ -98,9 +98,9 @@ class Finals(_Stages):
         if not done and not self._time_limit.wishes.conclude.is_set():
             return self._ending, None
         if not done:
-            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
+            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None))
         conclusion = conclude(self._spec.goals, self._trials(), group, label, preference)
-        return RunEnding.DONE, self._stored(conclusion, group, self._effects(conclusion, group))
+        return RunEnding.DONE, self._stored(replace(conclusion, flag_effects=self._effects(conclusion, group)))
 
     def _measured(self, contest: Contest) -> int:
         """Measure the rounds of a contest until it ends; return how many are complete."""
@@ -142,31 +142,30 @@ class Finals(_Stages):
         has_reference_or_failed = has_reference or bool(confirmation.baseline_repeats)
         return bool(confirmation.confirm_rounds) and len(finalists) > has_reference and has_reference_or_failed
 
-    def _effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
+    def _effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> tuple[FlagEffect, ...]:
         """Return the effects of those flags of the winner without which it was measured in the same rounds."""
         winner = next((record for record in group if record.number == conclusion.winner), None)
         if winner is None or winner.kind in REFERENCES:
-            return []
+            return ()
         out = {each.number for each in conclusion.finalists if each.disqualified is not None}
         without = without_one_flag(self._spec.space, [each for each in group if each.number not in out], winner)
         rounds = StudyRounds.concluded(self._spec.goals, self._trials(), conclusion.to_dict())
-        return measured_effects(rounds, winner, without, self._spec.space.engine_defaults())
+        return tuple(measured_effects(rounds, winner, without, self._spec.space.engine_defaults()))
 
-    def _stored(
-        self, conclusion: Conclusion, group: Sequence[TrialRecord], measured: Sequence[FlagEffect] = ()
-    ) -> Conclusion:
-        """Store the conclusion, before and after the flag effects, whose estimates take seconds."""
-        self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
-        names = {effect.name for effect in measured}
-        estimated = [each for each in self._estimated_effects(conclusion, group) if each.name not in names]
-        conclusion = replace(conclusion, flag_effects=(*measured, *estimated))
+    def _stored(self, conclusion: Conclusion) -> Conclusion:
         self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
         return conclusion
 
-    def _estimated_effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
+    def with_estimated_effects(self, conclusion: Conclusion) -> Conclusion:
+        """Store and return a conclusion with the effects of all flags of the winner, which takes seconds."""
+        names = {effect.name for effect in conclusion.flag_effects}
+        estimated = [each for each in self._estimated_effects(conclusion) if each.name not in names]
+        return self._stored(replace(conclusion, flag_effects=(*conclusion.flag_effects, *estimated)))
+
+    def _estimated_effects(self, conclusion: Conclusion) -> list[FlagEffect]:
         """Return the effects of the winner's flags by the sampler's model; none where the reference won."""
-        kinds = {record.number: record.kind for record in group}
-        defaults = next((r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round), None)
+        kinds = {record.number: record.kind for record in self._trials() if not record.round}
+        defaults = next((number for number, kind in kinds.items() if kind is TrialKind.BASELINE), None)
         if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
             return []
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +99,12 @@ def run_study(
     clock: Clock | None = None,
     sources: Sequence[SourceStudy] = (),
     learned: Learned | None = None,
+    measured: Callable[[], None] = lambda: None,
 ) -> RunResult:
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped.
 
     There is no conclusion if a stage is interrupted or its trials keep failing. `learned` corrects the predictions.
+    `measured` is called as soon as no trial follows: what is computed then needs no device.
     """
     clock = clock or RealClock()
     began, slots = clock.monotonic(), executor.slots
@@ -120,6 +122,7 @@ def run_study(
         nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
 
         def stopped(ending: RunEnding) -> RunResult:
+            measured()
             return RunResult(ending, proposals.space_exhausted, proposals.converged, loop.reason, None)
 
         observer.stage(StagePlan(Stage.SEARCH, budget.trials))
@@ -140,6 +143,8 @@ def run_study(
             ended, conclusion = nearest.run(conclusion)
         if conclusion is None:
             return stopped(ended)
+        measured()
+        conclusion = finals.with_estimated_effects(conclusion)
         return RunResult(ending, proposals.space_exhausted, proposals.converged, None, conclusion)
 
 

@@ -193,19 +193,24 @@ def _run(
     uri = tracking_uri(url)
     follower, learner = _follow(spec, store, url, uri, observer), HostLearner(store, spec, engine, observer.note)
     every = FanOut(observer, follower, learner)
+
+    def free_devices() -> None:
+        executor.close()
+        measured()
+
     try:
         with _disturbances(plan.settings, engine, observer):
             result = run_study(
-                spec, engine, budget, store, url, executor, every, wishes, sources=sources, learned=learner.learned
+                *(spec, engine, budget, store, url, executor, every, wishes),
+                sources=sources,
+                learned=learner.learned,
+                measured=free_devices,
             )
-        executor.close()
-        measured()
         result = _completed(result, plan, spec, engine, store)
         script, report = write_files(
             result, spec.name, store, url, Path(plan.settings.output), spec.artifacts, observer.note
         )
-        # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
-        lacks = follower.wait(threading.Event() if wishes.stop.is_set() else wishes.stop)
+        lacks = follower.wait(wishes.at_once if wishes.stop.is_set() else wishes.stop)
     finally:
         learner.close()
         follower.close()

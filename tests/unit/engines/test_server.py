@@ -25,7 +25,7 @@ from tuner.loadgen.progress import ProgressReader, ProgressWriter
 from tuner.processes.records import ProcessRecords
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.progress import RunProgress
-from tuner.workloads.results import RequestSlo
+from tuner.workloads.results import RequestRecord, RequestSlo, RequestStatus
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
 
@@ -213,6 +213,19 @@ def test_each_line_of_progress_is_looked_at_until_the_trial_is_lost(tmp_path: Pa
     with pytest.raises(TrialCut):
         look.raise_if_lost()
     assert missed == [[True, False], [True, True]]
+
+
+@pytest.mark.parametrize(("statuses", "fails"), [("ff", False), ("fff", False), ("ffff", True), ("fffc", False)])
+def test_a_warm_up_is_hopeless_once_two_requests_of_each_user_have_failed(
+    tmp_path: Path, statuses: str, fails: bool
+) -> None:
+    named = {"f": RequestStatus.REFUSED, "c": RequestStatus.COMPLETED}
+    planned = [PlannedRequest(k, "a", None, "text", 3, 4) for k in range(9)]
+    writer, failed = ProgressWriter(tmp_path / "progress.jsonl", planned), list[RequestRecord]()
+    ended = [RequestRecord(k, "a", named[each], 3, 4, None, error="busy") for k, each in enumerate(statuses)]
+    writer.add(1.0, ended, [])
+    running_server._FirstRequests(ProgressReader(tmp_path / "progress.jsonl"), 2, failed.extend).raise_if_lost()
+    assert [each.error for each in failed] == ["busy"] * (len(statuses) if fails else 0)
 
 
 def test_a_variable_names_its_folder_and_home_has_the_others(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import pytest
 from records.trials import FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
+from tuner.cancellation import STOP_S
 from tuner.errors import TrialFailed
 from tuner.processes.family import MARK, Identity, is_alive, read_process, send_signal
 from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
@@ -195,6 +197,20 @@ def test_stop_kills_a_process_that_ignores_sigterm(starter: Starter) -> None:
     assert 0.2 <= time.monotonic() - begun < 30
     assert process.exit_code() == -signal.SIGKILL
     assert not is_alive(child)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.3])
+def test_a_cancellation_ends_the_patience_before_and_during_the_wait(starter: Starter, later_s: float) -> None:
+    process = starter(_fake(starter, sigterm="ignore", child_sigterm="ignore"), "serve", "m", "--port", "0")
+    until(lambda: _serving(starter))
+    cancelled = threading.Event()
+    threading.Timer(later_s, cancelled.set).start()
+
+    begun = time.monotonic()
+    assert process.stop(600, cancelled) == []
+
+    assert STOP_S <= time.monotonic() - begun < 60
+    assert process.exit_code() == -signal.SIGKILL
 
 
 def test_a_child_that_ignores_sigterm_gets_little_time_once_the_server_is_gone(starter: Starter) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,7 @@ from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, gguf_tools
 from tuner.errors import SettingError, UserError
 from tuner.specs import LaunchSpec, TrialSpec
+from tuner.workloads.results import RequestRecord
 
 _PREFIX = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?\s+)?(?:[\d.]+\s+)?(?:(?P<level>[EWID])\s+)?(?:(?:srv|slot|cmn|que)\s+)?"
@@ -203,7 +204,7 @@ class LlamaCppServer(GeneratorServer):
     def _make_tools(self) -> TokenTools:
         return gguf_tools(self._model.tokenizer, self.url, self._records, self._api_key)
 
-    def _length_problem(self, index: int, phase: Phase) -> str | None:
+    def _length_problem(self, records: Sequence[RequestRecord]) -> str | None:
         return context_problem(read_log(self._log))
 
 

@@ -54,7 +54,7 @@ from tuner.processes.secrets import Secrets
 from tuner.processes.supervisor import free_middle, shorten_log
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.progress import RunProgress
-from tuner.workloads.results import RequestRecord
+from tuner.workloads.results import RequestRecord, RequestStatus
 from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
 from tuner.workloads.windows import are_settled, window_of
@@ -126,6 +126,28 @@ class _Look:
         self._next_s = ended + (ended - began) / _LOOKING_SHARE
 
 
+class _FirstRequests:
+    """Looks whether the first requests of a warm-up all fail: two of each user, as the first may wait for a kernel."""
+
+    def __init__(self, reader: ProgressReader, users: int, fail: Callable[[Sequence[RequestRecord]], None]) -> None:
+        """Begin; `fail` gets the failed requests."""
+        self._reader, self._least, self._fail = reader, 2 * users, fail
+        self._one_succeeded = False
+
+    def raise_if_lost(self) -> None:
+        """Return if the server may answer yet.
+
+        Raises:
+            TrialFailed: by `fail`.
+        """
+        if self._one_succeeded or not self._reader.advance():
+            return
+        sent = [record for record in self._reader.records if record.status is not RequestStatus.NOT_SENT]
+        self._one_succeeded = any(record.completed for record in sent)
+        if len(sent) >= self._least and not self._one_succeeded:
+            self._fail(sent)
+
+
 class RunningServer(ABC):
     """See `Server`."""
 
@@ -177,6 +199,7 @@ class RunningServer(ABC):
         self._settled: bool | None = None
         self._again = 0
         self._watch: Watch | None = None
+        self._cancelled: CancelToken = threading.Event()
 
     def facts(self) -> ServerFacts:
         """See `Server`. Facts of the metrics are those of the benchmarks."""
@@ -232,6 +255,7 @@ class RunningServer(ABC):
         return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
     def wait_ready(self, cancelled: CancelToken) -> None:
+        self._cancelled = cancelled
         self._wait_ready(cancelled)
         self._was_ready = True
         self._process.record_family()
@@ -331,11 +355,11 @@ class RunningServer(ABC):
         return [device.index for device in self._devices]
 
     def stop(self) -> Failure | None:
-        """See `Server`; it waits until the memory of the worker's GPUs is free."""
+        """See `Server`; it waits until the memory of the worker's GPUs is free, unless the trial is cancelled."""
         # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
         # compiles.
         grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
-        survivors = self._process.stop(grace)
+        survivors = self._process.stop(grace, self._cancelled)
         if survivors:
             pids = ", ".join(str(survivor.pid) for survivor in survivors)
             message = f"processes {pids} of the server survived SIGKILL; they block the device until they end"
@@ -347,7 +371,7 @@ class RunningServer(ABC):
             self._lease.release()
             for device in self._devices:
                 if device.baseline_gib is not None:
-                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, threading.Event())
+                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, self._cancelled)
         return None
 
     @property
@@ -375,7 +399,7 @@ class RunningServer(ABC):
         files = self._traffic_files(index, phase)
         url, deadline = f"{self.url}/v1/completions", self._deadline_s(phase)
         model, tools = self._model, self._prompt_tools(traffic)
-        watch = self._watch if phase is Phase.BENCHMARK else None
+        look = self._look(traffic, phase, ProgressReader(files.progress))
         job = start_traffic(
             tools,
             traffic,
@@ -388,9 +412,8 @@ class RunningServer(ABC):
             self._api_key,
             reuse_connections=self.reuse_connections,
             same_schedule=phase is Phase.WARMUP,
-            watched=watch is not None,
+            watched=look is not None,
         )
-        look = None if watch is None else _Look(watch, ProgressReader(files.progress))
         try:
             self._wait_for_job(job, phase, deadline + GRACE_S, cancelled, look)
         finally:
@@ -406,6 +429,33 @@ class RunningServer(ABC):
             self._fail_if_dying(phase)  # a dying server delays the generator, too
         return repeat, late
 
+    def _look(self, traffic: Traffic, phase: Phase, reader: ProgressReader) -> _Look | _FirstRequests | None:
+        """Return what may end a run early; None: nothing."""
+        if phase is Phase.WARMUP:
+            is_first = self._windows == 1 and traffic.users is not None
+            return _FirstRequests(reader, traffic.users or 1, self._refuse) if is_first else None
+        return None if self._watch is None else _Look(self._watch, reader)
+
+    def _refuse(self, failed: Sequence[RequestRecord]) -> None:
+        """Fail a warm-up whose first requests have all failed.
+
+        Raises:
+            TrialFailed: as `_fail_if_dying`; `KV_CACHE_TOO_SMALL`, if they are too long; else `REQUESTS_FAILED`.
+        """
+        self._fail_if_dying(Phase.WARMUP)
+        too_long, last = self._length_problem(failed), failed[-1]
+        kind = FailureKind.REQUESTS_FAILED if too_long is None else FailureKind.KV_CACHE_TOO_SMALL
+        reason = too_long or " ".join(filter(None, [last.status.value, last.error]))
+        message = f"none of the first {len(failed)} warm-up requests succeeded: {reason}"
+        raise TrialFailed(redacted(Failure(kind, Phase.WARMUP, message), self._secrets))
+
+    def _length_problem(self, records: Sequence[RequestRecord]) -> str | None:
+        """Return what the server says of requests that are too long for it; None if it says nothing of it."""
+        pattern = self.reads.too_long
+        errors = (record.error or "" for record in records)
+        matches = (pattern.search(error) for error in errors) if pattern is not None else ()
+        return next((found[0] for found in matches if found is not None), None)
+
     def _valid_traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         """Send traffic; fail if the generator was too late for the benchmark to be valid.
 
@@ -418,7 +468,12 @@ class RunningServer(ABC):
         return repeat
 
     def _wait_for_job(
-        self, job: Job, phase: Phase, deadline_s: float, cancelled: CancelToken, look: _Look | None = None
+        self,
+        job: Job,
+        phase: Phase,
+        deadline_s: float,
+        cancelled: CancelToken,
+        look: _Look | _FirstRequests | None = None,
     ) -> None:
         deadline = time.monotonic() + deadline_s
         freed = time.monotonic()
@@ -526,17 +581,10 @@ class GeneratorServer(RunningServer):
         Raises:
             TrialFailed: with the reason.
         """
-        problem = None if repeat.completed else self._length_problem(index, phase)
+        problem = None if repeat.completed else self._length_problem(self._sent(index, phase))
         if problem is not None:
             message = f"none of {repeat.offered} requests succeeded: {problem}"
             raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
-
-    def _length_problem(self, index: int, phase: Phase) -> str | None:
-        """Return what the server says of requests that are too long for it; None if it says nothing of it."""
-        pattern = self.reads.too_long
-        errors = (record.error or "" for record in self._sent(index, phase))
-        matches = (pattern.search(error) for error in errors) if pattern is not None else ()
-        return next((found[0] for found in matches if found is not None), None)
 
     def _sent(self, index: int, phase: Phase) -> Sequence[RequestRecord]:
         """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""

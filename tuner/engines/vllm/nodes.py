@@ -13,6 +13,7 @@ from typing import Protocol
 from records.trials import Failure, FailureKind, Phase
 from search_spaces.render import data_parallel_size
 from tuner import gpu, scratch
+from tuner.cancellation import STOP_S, CancelToken
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import base_environment, wait_for_gpus, worker_devices
 from tuner.engines.server.failures import read_log
@@ -260,14 +261,15 @@ class RankedProcess:
     def record_family(self) -> None:
         self._first.record_family()
 
-    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
+    def stop(self, timeout_s: float = 30.0, cancelled: CancelToken | None = None) -> list[Identity]:
         """End all ranks at the same time, write the others' logs, and return the survivors of every node."""
         asked, self._asked = self._asked, True
         if asked:
-            return self._first.stop(timeout_s)
+            return self._first.stop(timeout_s, cancelled)
+        hurries = cancelled is not None and cancelled.is_set()
         for _, node in self._nodes:
-            node.request_stop(timeout_s)
-        survivors = self._first.stop(timeout_s)
+            node.request_stop(min(timeout_s, STOP_S) if hurries else timeout_s)
+        survivors = self._first.stop(timeout_s, cancelled)
         for rank, node in self._nodes:
             stopped = node.stopped()
             survivors += stopped.survivors

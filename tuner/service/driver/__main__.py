@@ -1,6 +1,7 @@
 """`python -m tuner.service.driver`: the process that the scheduler starts for one run of a submission.
 
-The job is in the environment. The exit code is 0 if the run's end is in the database, else 1.
+The job is in the environment. The exit code is 0 if the run's end is in the database, else 1; also 1 if a cancelled
+run did not end by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.files import be_private
-from tuner.service.driver.job import VARIABLE, Ending, Job, this_driver
+from tuner.processes.last_resort import ends_in_time
+from tuner.service.driver.job import GAVE_BACK, VARIABLE, Ending, Job, this_driver
 from tuner.service.driver.run import Heartbeat, remove_contents, run_submission
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
@@ -31,7 +33,7 @@ def main() -> int:
     be_private()
     del os.environ[VARIABLE]  # the database's password is not for servers
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: wishes.stop.set())
+        signal.signal(number, lambda *_: wishes.cancel())
     set_up(LogFormat(os.environ.get(LOG_FORMAT, "text")), sys.stdout, times=True, study=job.submission)
     empty = job.folder / "work"  # in which no setting can name a file by a relative path
     empty.mkdir(parents=True, exist_ok=True)
@@ -40,12 +42,14 @@ def main() -> int:
     with closing(open_service_store(job.storage, wait)) as store:
         with suppress(NotYours):
             store.set_driver(job.submission, driver, datetime.now(UTC), job.run)
-            return _drive(job, store, driver, wishes)
+            with ends_in_time(wishes.at_once, 1, lambda: _end(job, store, driver, GAVE_BACK)):
+                _drive(job, store, driver, wishes)
+            return 0
         say(logging.WARNING, "the submission has another driver by now")
     return 0
 
 
-def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int:
+def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> None:
     """Run the submission and store its end."""
     submission = store.submission(job.submission)
     assert submission is not None  # it has this driver
@@ -58,10 +62,16 @@ def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int
         ending = Ending(SubmissionState.FAILED, f"internal error: {type(error).__name__}: {error}", Culprit.TUNER)
     finally:
         heartbeat.close()
-        remove_contents(job.folder)
-    if heartbeat.lost:
-        return 0
-    request = store.beat(job.submission, driver, datetime.now(UTC))
+    _end(job, store, driver, ending)
+
+
+def _end(job: Job, store: ServiceStore, driver: Driver, ending: Ending) -> None:
+    """Store how the run ended; a request to cancel changes that. A submission of another driver stays as it is."""
+    remove_contents(job.folder)
+    try:
+        request = store.beat(job.submission, driver, datetime.now(UTC))
+    except NotYours:
+        return
     if request is Request.CANCEL and ending.state is not SubmissionState.DONE:
         ending = Ending(SubmissionState.CANCELLED, "ended on request")
     culprit = None if ending.culprit is None else ending.culprit.value
@@ -69,7 +79,6 @@ def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int
     text = f"{ending.state.value}: {ending.reason or 'no reason given'}"
     say(level, text, state=ending.state.value, culprit=culprit, run=job.run)
     store.end(job.submission, driver, ending.state, ending.reason, culprit, datetime.now(UTC))
-    return 0
 
 
 if __name__ == "__main__":

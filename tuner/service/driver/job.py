@@ -34,6 +34,10 @@ class Ending:
     culprit: Culprit | None = None
 
 
+GAVE_BACK = Ending(SubmissionState.QUEUED, "it gave its devices back, and continues when it gets some")
+"""How a run ends that was interrupted; a cancelled submission is CANCELLED then."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of a submission.

@@ -15,14 +15,14 @@ from storage.errors import StorageError, StorageUnavailable
 from storage.service.errors import NotYours
 from storage.service.records import Driver, Request, Role, Submission, SubmissionState
 from storage.service.store import ServiceStore
-from tuner.cancellation import Wishes
+from tuner.cancellation import NOTICE_S, Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.service.asked.allowed import check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
-from tuner.service.driver.job import Ending, Job
+from tuner.service.driver.job import GAVE_BACK, Ending, Job
 from tuner.service.driver.size import run_size
 from tuner.service.queue.rules import SIMULATED
 from tuner.settings.fleet import SizeSettings
@@ -33,7 +33,7 @@ from tuner.study.specification.spec import StudySpec
 from tuner.study.study_folder import StudyIsRunning, wait_until_free
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
-BEAT_S = 2.0
+BEAT_S = NOTICE_S
 """Seconds between two heartbeats, and the longest time until a request is noticed."""
 
 FAILED = {
@@ -52,7 +52,11 @@ class Heartbeat:
 
     def __init__(self, store: ServiceStore, submission: str, driver: Driver, wishes: Wishes) -> None:
         self._store, self._submission, self._driver = store, submission, driver
-        self._wishes = {Request.STOP: wishes.conclude, Request.CANCEL: wishes.stop, Request.YIELD: wishes.pause}
+        self._obey = {
+            Request.STOP: wishes.conclude.set,
+            Request.CANCEL: wishes.cancel,
+            Request.YIELD: wishes.pause.set,
+        }
         self._ended = threading.Event()
         self.lost = False
         """Whether the submission is no longer this driver's."""
@@ -65,7 +69,7 @@ class Heartbeat:
                 request = self._store.beat(self._submission, self._driver, datetime.now(UTC))
             except NotYours:
                 self.lost = True
-                self._wishes[Request.CANCEL].set()
+                self.obey(Request.CANCEL)
                 return
             except StorageError:
                 continue
@@ -74,7 +78,7 @@ class Heartbeat:
     def obey(self, request: Request | None) -> None:
         """Set the wish of a request."""
         if request is not None:
-            self._wishes[request].set()
+            self._obey[request]()
 
     def close(self) -> None:
         """End the thread."""
@@ -182,7 +186,7 @@ def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
             why = f"the defaults fail, and no given configuration works; submit a baseline that does: {why}"
         return Ending(SubmissionState.FAILED, why, FAILED[run.ending])
     if run.ending is RunEnding.INTERRUPTED:
-        return Ending(SubmissionState.QUEUED, "it gave its devices back, and continues when it gets some")
+        return GAVE_BACK
     return Ending(SubmissionState.STOPPED, "its time ended before it had a conclusion; resume it to continue")
 
 

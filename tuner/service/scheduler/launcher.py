@@ -88,10 +88,12 @@ class Launcher:
         self._children = {run: child for run, child in self._children.items() if run not in found}
         return found
 
-    def abandon(self, submission: str, run: int) -> None:
-        """Kill the process of a run that did not register as its driver in time; a hung one would never end."""
-        if (child := self._children.get((submission, run))) is not None:
+    def abandon(self, submission: str, run: int) -> bool:
+        """Kill the process of a run that has not registered as its driver; return whether it is one of this process."""
+        child = self._children.get((submission, run))
+        if child is not None:
             child.kill()
+        return child is not None
 
     def interrupt(self) -> None:
         """Send SIGTERM to all drivers that this process started; they end, and their submissions are queued again."""

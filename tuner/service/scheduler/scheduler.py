@@ -156,6 +156,8 @@ class Scheduler:
         if driver is None and (submission.id, submission.runs) in self._ended_runs:
             return True
         if driver is None:
+            if submission.request is Request.CANCEL and self._launcher.abandon(submission.id, submission.runs):
+                return True
             began = submission.run_began_at or submission.queued_at
             return now - began > timedelta(seconds=START_S)
         is_running = self._launcher.is_running(driver)

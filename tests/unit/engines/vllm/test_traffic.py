@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -97,6 +98,17 @@ def test_requests_that_stall_end_at_their_deadline(run: Run) -> None:
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.REQUESTS_FAILED
     assert outcome.failure.message == "none of 10 requests succeeded"
+
+
+def test_a_warm_up_ends_early_if_its_first_requests_all_fail(run: Run) -> None:
+    """The eight users of the whole warm-up would send fifty requests each."""
+    hopeless = TRAFFIC.model_copy(update={"timeout_s": 0.5, "warmup_requests": 400})
+    outcome = run(hopeless, token_s=30)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.REQUESTS_FAILED, Phase.WARMUP)
+    found = re.fullmatch(r"none of the first (\d+) warm-up requests succeeded: timed_out .+", outcome.failure.message)
+    assert found is not None
+    assert 16 <= int(found[1]) < 400
 
 
 def test_a_server_that_dies_under_traffic_is_typed(run: Run) -> None:

@@ -4,8 +4,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import NoMlflow
 from tests.empty_database import write_empty_database
+from tests.unit.service.scheduler.test_scheduler import FakeLauncher
 from tests.unit.storage.test_locks import another_process
 from tests.unit.use_cases.size.test_page import SIZING
 from tuner.cancellation import Wishes
@@ -24,7 +26,9 @@ from tuner.service.driver import run
 from tuner.service.driver import size as size_run
 from tuner.service.driver.job import Ending, Job, this_driver
 from tuner.service.driver.run import Heartbeat, run_submission
+from tuner.service.scheduler.scheduler import Scheduler
 from tuner.settings.study import StudySettings
+from tuner.study.finals import Finals
 from tuner.use_cases import optimize as optimize_run
 from tuner.use_cases.capacity import CapacityObserver, CapacityResult
 from tuner.use_cases.size import confirm as confirmation
@@ -108,6 +112,37 @@ def test_a_source_study_is_checked_again_when_the_study_runs(store: ServiceStore
     ending = run_it(store, tmp_path, learn_from=[name])
     assert (ending.state, ending.culprit) == (SubmissionState.FAILED, Culprit.CONFIGURATION)
     assert f"learn_from='{name}': there is no study of this name that you may read" in str(ending.reason)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Finals, "with_estimated_effects"), (optimize_run, "write_files")], ids=["effects", "report"]
+)
+def test_a_device_is_free_for_the_next_study_before_effects_and_report_are_computed(
+    store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    reached, gate, original = threading.Event(), threading.Event(), getattr(owner, name)
+
+    def held(*arguments: Any) -> Any:
+        reached.set()
+        gate.wait()
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, held)
+    first = threading.Thread(target=run_it, args=(store, tmp_path))
+    first.start()
+    try:
+        store.submit(Submission("next", "ben", {}, "simulated", 1, 0, NOW, NOW))
+        while not reached.wait(0.1):
+            assert first.is_alive()
+        launcher = FakeLauncher(alive={this_driver(): True})
+        devices = {"simulated": ("simulated:0",)}
+        later = NOW + timedelta(seconds=60)  # the lease of `started` is over
+        Scheduler(store, launcher, devices, lambda *_: None, timedelta(days=90), now=lambda: later).step()
+        assert launcher.launched == [("next", ("simulated:0",))]
+        assert first.is_alive()
+    finally:
+        gate.set()
+        first.join()
 
 
 @pytest.mark.parametrize(

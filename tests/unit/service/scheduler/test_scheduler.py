@@ -27,6 +27,7 @@ class FakeLauncher(Launcher):
     alive: dict[Driver, bool | None] = field(default_factory=dict)
     abandoned: list[tuple[str, int]] = field(default_factory=list)
     fails: bool = False
+    is_own: bool = True
 
     def launch(self, submission: Submission) -> None:
         if self.fails:
@@ -40,8 +41,9 @@ class FakeLauncher(Launcher):
         found, self.ended_now = self.ended_now, set()
         return found
 
-    def abandon(self, submission: str, run: int) -> None:
+    def abandon(self, submission: str, run: int) -> bool:
         self.abandoned.append((submission, run))
+        return self.is_own
 
 
 @dataclass
@@ -186,6 +188,21 @@ def test_a_driver_that_never_says_who_it_is_is_lost_after_a_while(bench: Bench) 
     assert found is not None
     assert found.runs == 2
     assert bench.launcher.abandoned == [("a", 1)]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_driver_that_has_not_registered_is_killed_on_request(bench: Bench, is_own: bool) -> None:
+    """It imports for seconds before it reads the request. That of another process may still register."""
+    bench.launcher.is_own = is_own
+    bench.submit("a")
+    scheduler = bench.scheduler()
+    scheduler.step()
+    bench.store.request("a", Request.CANCEL, bench.clock.now)
+    scheduler.step()
+    assert bench.state("a") is (SubmissionState.CANCELLED if is_own else SubmissionState.RUNNING)
+    bench.clock.pass_s(START_S + 1)
+    scheduler.step()
+    assert bench.state("a") is SubmissionState.CANCELLED
 
 
 def test_a_silent_driver_of_another_host_is_lost_after_a_while(bench: Bench) -> None:

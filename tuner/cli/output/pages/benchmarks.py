@@ -54,8 +54,8 @@ class CapacityProgress:
 
 def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
     """Search a capacity, print it and return the exit code."""
-    with stop_on_signals() as stop:
-        result = search_capacity(settings, CapacityProgress(), stop)
+    with stop_on_signals() as wishes:
+        result = search_capacity(settings, CapacityProgress(), wishes.stop)
     outcome = result.outcome
     if outcome.failure is not None:
         _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}{result.advice}; logs are in {result.folder}")
@@ -150,8 +150,8 @@ def _print(result: LoadResult) -> None:
 
 def run_quality(settings: QualitySettings, *, as_json: bool) -> None:
     """Compare a configuration with the reference, and print the comparison."""
-    with stop_on_signals() as stop:
-        result = check_quality(settings, stop)
+    with stop_on_signals() as wishes:
+        result = check_quality(settings, wishes.stop)
     if as_json:
         print(json.dumps(document(result), indent=1))
         return

@@ -18,7 +18,6 @@ from rich.text import Text
 from records.measured import reference_of
 from records.trials import Provenance, TrialKind, TrialRecord
 from search_spaces.units import GIB
-from tuner.cancellation import Wishes
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.views import new_view
@@ -66,8 +65,17 @@ WHAT_WORKS = (
 def run_study(settings: StudySettings, *, plain: bool, as_json: bool) -> int:
     """Run the study behind a view, print its result and return the exit code."""
     view = new_view(plain)
-    with stop_on_signals() as stop, closing(view):
-        result = optimize(settings, view, Wishes(stop))
+
+    def say_interrupted() -> None:
+        view.close()
+        print(f"interrupted; the study is saved\n{_continue_with()}", file=sys.stderr, flush=True)
+
+    try:
+        with stop_on_signals(say_interrupted) as wishes, closing(view):
+            result = optimize(settings, view, wishes)
+    except KeyboardInterrupt:
+        say_interrupted()
+        return EXIT_INTERRUPTED
     return report(result, as_json=as_json)
 
 
@@ -79,7 +87,7 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
     else:
         show(*_parts(ended))
     if result.ending is RunEnding.INTERRUPTED:
-        print(f"continue with: {resume_command()}", file=sys.stderr)
+        print(_continue_with(), file=sys.stderr)
         return EXIT_INTERRUPTED
     if result.conclusion is not None and result.conclusion.nearest is not None:
         return EXIT_SLOS_MISSED
@@ -224,6 +232,10 @@ def dotted(script: Path) -> str:
 
 def _mlflow_place(tracking_uri: str) -> str:
     return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else "tuner study ui"
+
+
+def _continue_with() -> str:
+    return f"continue with: {resume_command()}"
 
 
 def resume_command() -> str:

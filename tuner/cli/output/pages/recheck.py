@@ -29,8 +29,8 @@ def run_recheck(settings: RecheckSettings, *, junit_file: Path | None, summary: 
         print(line, file=sys.stderr, flush=True)
 
     try:
-        with stop_on_signals() as stop:
-            result = recheck(settings, tell, say, stop)
+        with stop_on_signals() as wishes:
+            result = recheck(settings, tell, say, wishes.stop)
     except SettingError as error:
         if error.field != "study":
             raise

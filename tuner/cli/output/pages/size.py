@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from pathlib import Path
 
+from tuner.cancellation import Wishes
 from tuner.cli.output.pages.benchmarks import CapacityProgress
 from tuner.cli.output.parts import FittedTable, ShellCommand, show
 from tuner.cli.signals import stop_on_signals
@@ -33,12 +33,12 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
         raise SettingError("output", str(folder), "this is a file", "give a folder")
     if count:
         check_machine(settings)
-    sizing, stop = size(settings), threading.Event()
+    sizing, wishes = size(settings), Wishes()
     if count:
         chosen = confirmable(sizing)
         _say(f"predicted in {text.duration(sizing.seconds)}; measuring {', '.join(each.name for each in chosen)}")
-        with stop_on_signals() as stop:
-            sizing = confirm(sizing, chosen, folder, CapacityProgress(), stop)
+        with stop_on_signals() as wishes:
+            sizing = confirm(sizing, chosen, folder, CapacityProgress(), wishes.stop)
     folder.mkdir(parents=True, exist_ok=True)
     found = document(sizing)
     write_output(folder / JSON_FILE, json.dumps(found, indent=1))
@@ -47,7 +47,7 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
         print(json.dumps(found))
     else:
         _print(sizing, folder)
-    if stop.is_set():
+    if wishes.stop.is_set():
         return EXIT_INTERRUPTED
     return EXIT_OURS if sizing.cheapest is None or (count and sizing.ratio is None) else 0
 
