@@ -259,7 +259,7 @@ class ChaosStudy:
         self.check_leftovers("the end of the study")
         sync = self.study.sync()
         if sync.wait() != 0:
-            self.problem(f"tuner sync: exit code {sync.popen.returncode}: {sync.output()[-400:]}")
+            self.problem(f"tuner study sync: exit code {sync.popen.returncode}: {sync.output()[-400:]}")
         database = None if self.mlflow is None else self.mlflow.database
         try:
             problems = self.study.mlflow_problems(database)

@@ -98,7 +98,7 @@ def check_mlflow(around: Surroundings, figures: Figures, ids: list[str]) -> None
     command = [sys.executable, "-m", "tuner", "study", "sync", "--storage", around.storage]
     done = subprocess.run(command, cwd=around.folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        figures.problems.append(f"tuner sync: exit code {done.returncode}: {done.stderr[-400:]}")
+        figures.problems.append(f"tuner study sync: exit code {done.returncode}: {done.stderr[-400:]}")
     found = logged(around)
     if twice := [trial for trial, count in found.items() if count > 1]:
         figures.problems.append(f"MLflow has twice: {twice}")
