@@ -81,6 +81,7 @@ def listening(context: ServiceContext, port: int = 0) -> Iterator[int]:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
+    listener.listen()  # requests wait until the thread accepts them
     config = uvicorn.Config(
         create_app(context), log_level="warning", access_log=False, log_config=None, timeout_graceful_shutdown=1
     )
