@@ -19,7 +19,7 @@ from tuner.engines.kinds import kind_of
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of, perturbed
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
-from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
+from tuner.engines.simulator.prediction import Platform, Predictions, build_server
 from tuner.engines.simulator.serve_config import find_shape
 from tuner.errors import TunerError
 from tuner.sampler.encoding import Params
@@ -158,6 +158,10 @@ class SimulatorPrior:
     price: Price | None = None
     gpus: int = 1
     _warned: bool = field(default=False, init=False)
+    _predictions: Predictions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._predictions = Predictions(self.workload, self.limit_s)
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
         """Return a prediction; None if the simulator does not support a flag, or has an error, which is logged once."""
@@ -198,9 +202,7 @@ class SimulatorPrior:
             ConfigRefused: if vLLM would refuse the arguments.
             StartFailed: if the server would not start.
         """
-        server = build_server(self.platform, argv, environment, shape)
-        run = run_workload(server, self.workload, self.workload.repeat_seed(0), self.limit_s)
-        metrics = client_metrics(self.workload, run, server) if any_completed(run) else None
+        metrics = self._predictions.of(build_server(self.platform, argv, environment, shape)).metrics
         if metrics is None:
             return None
         used = min(gpus_of(argv) * instances_of(argv), self.gpus)

@@ -95,6 +95,8 @@ class BlockPool:
         self.blank = total
         self.idle = 0
         self._runs: deque[BlockRun] = deque()
+        self._required = 0
+        self._depends_on_size = False
 
     @property
     def free(self) -> int:
@@ -106,6 +108,28 @@ class BlockPool:
         """Number of pages that sequences use."""
         return self.total - self.blank - self.idle
 
+    def lacks(self, count: int) -> bool:
+        """Return whether fewer than `count` pages are free; the answer counts for `sufficient`."""
+        if count > self.blank + self.idle:
+            self._depends_on_size = True
+            return True
+        self.require(count)
+        return False
+
+    def require(self, count: int) -> None:
+        """Count for `sufficient` that `count` pages, which are free, have to be."""
+        required = self.total - self.blank - self.idle + count
+        if required > self._required:
+            self._required = required
+
+    @property
+    def sufficient(self) -> int | None:
+        """The pages of a pool with which everything so far would have gone the same way, and with any larger one.
+
+        None if that depends on the pool's size: pages were lacking, or cached blocks were evicted.
+        """
+        return None if self._depends_on_size else self._required
+
     def take(self, count: int) -> None:
         """Give `count` pages to a sequence: blank ones first, then idle ones, least recently used first.
 
@@ -116,7 +140,11 @@ class BlockPool:
             raise ValueError(f"{count} pages requested, {self.free} are free")
         blank = min(count, self.blank)
         self.blank -= blank
-        self._evict(count - blank)
+        if count > blank:
+            self._evict(count - blank)
+        # A smaller pool would evict pages with content as soon as none of its own is blank.
+        if self.total - self.blank > self._required:
+            self._required = self.total - self.blank
 
     def _evict(self, count: int) -> None:
         """Evict blocks until `count` pages are free of content; what is left of the last block is blank."""
@@ -129,6 +157,7 @@ class BlockPool:
             count -= evicted * pages
             if run.chain is not None:
                 run.chain.cached -= evicted
+                self._depends_on_size = True
             if not run.count:
                 self._runs.popleft()
                 if run.chain is not None and run in run.chain.runs:

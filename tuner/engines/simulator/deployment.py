@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
@@ -189,6 +189,7 @@ class SimulatedRun:
         seconds: the time of all steps by its cause, as in `StepTime`.
         flops: the arithmetic that the tokens need.
         bytes: the memory traffic that the tokens need.
+        sufficient: blocks of each replica with which the run goes the same way; see `BlockPool.sufficient`.
     """
 
     requests: list[SimulatedRequest]
@@ -198,6 +199,7 @@ class SimulatedRun:
     seconds: Mapping[str, float]
     flops: float
     bytes: float
+    sufficient: int | None
 
     @property
     def all_ended(self) -> bool:
@@ -226,7 +228,14 @@ def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], se
         seconds={cause: sum(time.seconds.get(cause, 0.0) for time in times) for cause in causes},
         flops=sum(time.flops for time in times),
         bytes=sum(time.bytes for time in times),
+        sufficient=_most([replica.scheduler.pool.sufficient for replica in replicas]),
     )
+
+
+def _most(counts: Sequence[int | None]) -> int | None:
+    """Return the largest count; None if one of them is unknown."""
+    known = [count for count in counts if count is not None]
+    return max(known) if len(known) == len(counts) else None
 
 
 def _merged_trace(traces: Sequence[SimulationTrace], servers_per_gpu: int) -> SimulationTrace:
@@ -249,6 +258,8 @@ def _summed(counts: Sequence[SchedulerCounts]) -> SchedulerCounts:
     )
 
 
+_FIELDS_BESIDE_RUNS = ("card", "dtype", "max_num_seqs", "gpu_memory_utilization", "kv_cache_bytes", "fits_length")
+_FIELDS_OF_RUNS = tuple(each.name for each in fields(ServeConfig) if each.name not in _FIELDS_BESIDE_RUNS)
 _NOISE_STREAM = 0x51
 _REPLICA_STREAM = 7907
 """Between the seeds of the answers' texts of two replicas."""
@@ -279,6 +290,21 @@ class ConfiguredServer:
     def gpus(self) -> int:
         """The GPUs that work for it."""
         return -(-self.instances * self.config.parallel.gpus // self.config.servers_per_gpu)
+
+    def run_key(self, most_in_flight: int | None) -> Hashable:
+        """Return what a run depends on besides its workload, its seed and the blocks of the KV cache, on one card.
+
+        Of the 16-bit format, the speed matters alone. More sequences than are ever in flight change nothing. The other
+        fields left out decide about memory.
+
+        Args:
+            most_in_flight: requests that the workload has in flight at most; None for no limit.
+        """
+        config = self.config
+        values = tuple(getattr(config, name) for name in _FIELDS_OF_RUNS)
+        sequences = min(config.max_num_seqs, most_in_flight or config.max_num_seqs)
+        speed = config.card.tflops.get(config.dtype)
+        return values, sequences, config.scheduled_tokens, speed, self._marlin_input, self.instances, self.parameters
 
     @property
     def error_bands(self) -> ErrorBands:

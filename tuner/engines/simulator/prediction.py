@@ -7,7 +7,7 @@ by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, ModelShape
@@ -44,6 +44,14 @@ def configuration(
     return placed_config(config, instances, site.gpus)
 
 
+@dataclass(frozen=True)
+class PredictedRun:
+    """The metrics that clients report of a run, None if it fails, and its length in seconds."""
+
+    metrics: Mapping[str, float | None] | None
+    seconds: float
+
+
 def build_server(
     platform: Platform,
     arguments: Sequence[str],
@@ -76,6 +84,36 @@ def run_workload(
     """Run a workload against a server with an empty prefix cache, for `limit_s` seconds at most."""
     client = workload_client(workload, seed, server.config.prefix_caching, server.parameters.client_us * 1e-6)
     return server.run(client, seed, noise=noise, limit_s=limit_s)
+
+
+class Predictions:
+    """The predicted metrics of servers of one card under one workload. Servers whose runs cannot differ share one.
+
+    Many configurations of a search differ only in what no step depends on, such as the size of a KV cache that none
+    fills.
+
+    Args:
+        workload: the workload, with the seed of its first repeat.
+        limit_s: virtual seconds after which a run is cut off.
+    """
+
+    def __init__(self, workload: SingleWorkload, limit_s: float = math.inf) -> None:
+        self._workload = workload
+        self._limit_s = limit_s
+        self._most_in_flight = workload.max_concurrency if isinstance(workload, ClosedLoop) else workload.max_in_flight
+        self._known: dict[Hashable, list[tuple[int, int | None, PredictedRun]]] = {}
+
+    def of(self, server: ConfiguredServer) -> PredictedRun:
+        """Return what a run without noise on a server gives."""
+        blocks, known = server.budget.blocks, self._known.setdefault(server.run_key(self._most_in_flight), [])
+        for ran_with, sufficient, predicted in known:
+            if blocks == ran_with or (sufficient is not None and blocks >= sufficient):
+                return predicted
+        run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
+        metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
+        predicted = PredictedRun(metrics, max((request.end_s or 0.0 for request in run.requests), default=0.0))
+        known.append((blocks, run.sufficient, predicted))
+        return predicted
 
 
 def any_completed(run: SimulatedRun) -> bool:

@@ -214,7 +214,7 @@ class Scheduler:
         """Take the pages that the next step's decodes need; return False, and take none, if too few are free."""
         taken = self.decoding.pages_taken()
         left = self.decoding.pages_left() if self._rule.windowed else 0
-        if taken - left > self.pool.free:
+        if self.pool.lacks(taken - left):
             return False
         if left:
             self.pool.discard(left)
@@ -271,7 +271,7 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, chunk: int) -> bool:
         """Preempt until a running request has blocks for its chunk; return False if it was preempted itself."""
         missing = sequence.missing_pages(self._rule, self._blocks_of(sequence.computed + chunk))
-        while missing > self.pool.free:
+        while self.pool.lacks(missing):
             if self._preempt() is sequence:
                 return False
         return True
@@ -284,7 +284,7 @@ class Scheduler:
         sequence, size = self.waiting[0], self._block_size
         cached, found = sequence.cached_blocks(size), host.found_blocks(sequence, size)
         required = self._admission_pages(sequence, cached, sequence.tokens)
-        if sequence.blocks or found <= cached or required > self.pool.free - self._watermark:
+        if sequence.blocks or found <= cached or self.pool.lacks(required + self._watermark):
             return False
         self.waiting.popleft()
         sequence.start(self.pool, cached, size)
@@ -314,8 +314,8 @@ class Scheduler:
             return 0
         chunk = self._aligned(sequence, cached * size, min(chunk, budget), computed * size)
         required = sequence.tokens if self.config.reserve_full else cached * size + chunk
-        is_short = (
-            not is_loaded and self._admission_pages(sequence, cached, required) > self.pool.free - self._watermark
+        is_short = not is_loaded and self.pool.lacks(
+            self._admission_pages(sequence, cached, required) + self._watermark
         )
         if is_short or not chunk:
             return 0
@@ -452,10 +452,12 @@ class Scheduler:
         if steps < _LEAST_AHEAD:
             return None
         taken, left = decoding.pages_ahead(steps)
-        lacking = taken - left > self.pool.free
+        more = taken - left
+        lacking = more > self.pool.free
         steps = int(lacking.argmax()) if lacking.any() else len(taken)
         if steps < _LEAST_AHEAD:
             return None
+        self.pool.require(int(more[:steps].max()))
         count = len(decoding)
         contexts = decoding.context + count * np.arange(steps, dtype=np.float64)
         return StepsAhead(Step(count, 0, count, count, contexts, 0.0), contexts, taken, left)
@@ -511,7 +513,7 @@ class SpeculativeScheduler(Scheduler):
         budget = self.config.scheduled_tokens
         valid = self._reuses_following and not drafting.changed
         of_block = self._rule.full + self._rule.windowed
-        if valid and following.tokens <= budget and following.missing_blocks * of_block <= self.pool.free:
+        if valid and following.tokens <= budget and not self.pool.lacks(following.missing_blocks * of_block):
             for sequence, blocks in following.growing:
                 if self._rule.windowed:
                     sequence.computed = sequence.tokens - 1

@@ -7,6 +7,7 @@ takes longer when the server compiles something for the first time in a study.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks.search.problems.problem import Compilations, MetricsByName
@@ -19,7 +20,7 @@ from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version, f
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
+from tuner.engines.simulator.prediction import Platform, Predictions, build_server
 from tuner.engines.simulator.serve_config import ServeConfig, find_shape
 from tuner.engines.simulator.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.scoring.goals import Goals
@@ -135,15 +136,16 @@ class SimulatedStudy:
         return self._benchmark(server, parameters)
 
     def _benchmark(self, server: ConfiguredServer, parameters: Parameters) -> SimulatedTrial:
-        workload = self.spec.workload
-        assert not isinstance(workload, Suite)
         config = server.config
         warm = parameters.compile_warm_s if config.graphs.compiled else 0.0
         started = startup_s(config, server.budget, parameters, warm, forked=self.forked)
-        run = run_workload(server, workload, workload.repeat_seed(0), self.spec.limits.benchmark_s)
-        seconds = started + max((request.end_s or 0.0 for request in run.requests), default=0.0) + STOP_S
-        metrics = client_metrics(workload, run, server) if any_completed(run) else None
-        return SimulatedTrial(metrics, seconds, _compilations(config, parameters))
+        run = self._predictions.of(server)
+        return SimulatedTrial(run.metrics, started + run.seconds + STOP_S, _compilations(config, parameters))
+
+    @cached_property
+    def _predictions(self) -> Predictions:
+        assert not isinstance(self.spec.workload, Suite)
+        return Predictions(self.spec.workload, self.spec.limits.benchmark_s)
 
 
 def _compilations(config: ServeConfig, parameters: Parameters) -> Compilations:

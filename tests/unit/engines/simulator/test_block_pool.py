@@ -48,6 +48,36 @@ def test_the_last_token_is_computed_even_if_the_whole_prompt_is_cached() -> None
     assert sequence(8, (document, 8), index=1).cached_blocks(SIZE) == 1
 
 
+def test_a_pool_knows_with_how_many_pages_it_would_have_gone_the_same_way() -> None:
+    pool = BlockPool(20, caching=False)
+    compute(pool, first := sequence(14))  # 4 blocks
+    assert not pool.lacks(6)
+    first.free(pool)
+    compute(pool, sequence(20, index=1))  # 5 blocks
+    assert pool.sufficient == 10
+    assert pool.lacks(16)
+    assert pool.sufficient is None
+
+
+def test_with_caching_a_pool_of_the_same_way_has_every_page_that_was_not_blank() -> None:
+    pool = BlockPool(20, caching=True)
+    for index in range(3):
+        compute(pool, item := sequence(14, index=index))  # 4 blocks, which stay idle
+        item.free(pool)
+    assert pool.sufficient == 12
+
+
+def test_an_evicted_block_of_a_chain_depends_on_the_size_and_a_single_page_does_not() -> None:
+    pool, document = BlockPool(6, caching=True), Chain()
+    compute(pool, single := sequence(12))
+    single.free(pool)
+    compute(pool, first := sequence(16, (document, 16), index=1))
+    first.free(pool)
+    assert pool.sufficient == 6  # the single pages were evicted, which a smaller pool would do earlier
+    compute(pool, sequence(24, index=2))
+    assert pool.sufficient is None
+
+
 def test_eviction_is_least_recently_used_first_and_from_the_end_of_a_chain() -> None:
     pool, document = BlockPool(6, caching=True), Chain()
     compute(pool, first := sequence(12, (document, 12)))
