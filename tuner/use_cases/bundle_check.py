@@ -36,7 +36,7 @@ def check_bundle(path: Path) -> list[str]:
         rows = [*csv.DictReader(io.StringIO(files["trials.csv"]))]
         hardware, conclusion = _document(files, "hardware.json"), _document(files, "conclusion.json")
     except OSError as error:
-        remedy = "give a file that `tuner report --bundle` wrote"
+        remedy = "give a bundle that `tuner report` wrote"
         raise SettingError("check", str(path), f"the file cannot be read: {error.strerror or error}", remedy) from None
     except (EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: no bundle of `tuner report` ({error}); write it again") from None

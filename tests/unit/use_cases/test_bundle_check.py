@@ -93,7 +93,7 @@ def test_the_check_takes_no_other_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("file", "why"), [("b.zip", "No such file or directory"), (".", "Is a directory")])
 def test_a_file_that_cannot_be_read_is_told_without_its_number(tmp_path: Path, file: str, why: str) -> None:
     printed = run_here(tmp_path, "report", "--check", file)
-    rule = f"the file cannot be read: {why}; give a file that `tuner report --bundle` wrote"
+    rule = f"the file cannot be read: {why}; give a bundle that `tuner report` wrote"
     assert (printed.code, printed.out, printed.err) == (2, "", f"tuner: --check {file!r}: {rule}\n")
 
 
