@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import UserError
+from tuner.errors import SettingError, UserError
 from tuner.results.text import printable
 from tuner.use_cases.bundle import CONTENTS, FIRST
 
@@ -27,6 +27,7 @@ def check_bundle(path: Path) -> list[str]:
     """Return what a bundle says, as lines: card, engine, model, measurements, and the study's conclusion.
 
     Raises:
+        SettingError: if the file cannot be read.
         UserError: if it is no bundle, lacks a file, is too large, is simulated, or has not ended.
     """
     try:
@@ -34,7 +35,10 @@ def check_bundle(path: Path) -> list[str]:
             files = _read(path, packed)
         rows = [*csv.DictReader(io.StringIO(files["trials.csv"]))]
         hardware, conclusion = _document(files, "hardware.json"), _document(files, "conclusion.json")
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
+    except OSError as error:
+        remedy = "give a bundle that `tuner study report` wrote"
+        raise SettingError("check", str(path), f"the file cannot be read: {error.strerror or error}", remedy) from None
+    except (EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: no bundle of `tuner study report` ({error}); write it again") from None
     return [printable(line) for line in _lines(path, hardware, conclusion, rows)]
 

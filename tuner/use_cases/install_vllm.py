@@ -85,7 +85,7 @@ def _install(folder: Path, say: Callable[[str], None]) -> None:
     _run([*several, *_dependencies(folder), "-c", os.fspath(_CONSTRAINTS)], "vLLM's dependencies were not installed")
     _run(
         [*pip, "--no-deps", _SUFFIX_DECODING],
-        f"{_SUFFIX_DECODING}, which needs a C++ compiler, was not installed",
+        f"{_SUFFIX_DECODING}, which needs a C++ compiler and Python's headers, was not installed",
     )
     _name_the_distribution(folder)
     say("the first start of vLLM")

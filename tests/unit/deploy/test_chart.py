@@ -1,8 +1,10 @@
 """The Helm chart: Helm renders it, Kubernetes' schemas accept it, and it agrees with the program and the image."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,10 @@ CHART = ROOT / "deploy" / "helm" / "tuner"
 VERSIONS = ("1.30", "1.31", "1.32", "1.33", "1.34")
 IMAGE: dict[str, Any] = {"image": {"repository": "registry.example/tuner"}}
 FULL: dict[str, Any] = IMAGE | {
-    "postgresql": {"host": "db.example", "sslmode": "verify-full", "existingSecret": "db", "passwordKey": "pw"},
+    "postgresql": {
+        **{"host": "db.example", "existingSecret": "db", "passwordKey": "pw"},
+        **{"sslmode": "verify-full", "caSecret": "db-ca", "caKey": "root.pem"},
+    },
     "mlflow": {"trackingUri": "http://mlflow:5000"},
     "service": {"arguments": ["--audit-days", "30"], "envFrom": [{"secretRef": {"name": "webhooks"}}]},
     "ingress": {"enabled": True, "className": "nginx", "host": "tuner.example", "tlsSecret": "tuner-tls"},
@@ -98,6 +103,7 @@ def test_a_misspelt_field_is_found() -> None:
         ({}, "/image/repository"),
         (IMAGE | {"ingress": {"enabled": True, "host": "a.example"}}, "/ingress/tlsSecret"),
         (IMAGE | {"postgresql": {"pasword": "x"}}, "pasword"),
+        (IMAGE | {"postgresql": {"sslmode": "verify-ca"}}, "/postgresql/caSecret"),
         (IMAGE | {"ray": {"workers": {"gpus": 0}}}, "/ray/workers/gpus"),
     ],
 )
@@ -108,13 +114,23 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], named_value
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_every_command_parses(values: dict[str, Any]) -> None:
-    commands = [pod["spec"]["containers"][0].get("args") for pod in pods(rendered(values))]
-    found = [words for words in commands if words]
-    assert sorted(words[1] for words in found) == (["serve"] if values is SMALL else ["serve", "service"])
-    for words in found:
-        assert words[0] == "tuner"
-        parse(words[1:])
+def test_the_service_s_command_parses(values: dict[str, Any]) -> None:
+    (container,) = named(rendered(values), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["args"][:2] == ["tuner", "serve"]
+    parse(container["args"][1:])
+
+
+def test_a_second_installation_on_one_database_keeps_the_admin_s_token(tmp_path: Path) -> None:
+    """The Job's own command runs twice, on another database."""
+    (container,) = named(rendered(IMAGE), "Job", "tuner-token")["spec"]["template"]["spec"]["containers"]
+    *words, storage = container["args"]
+    assert storage == "postgresql://tuner@postgres:5432/tuner?sslmode=prefer"
+    words.append(f"sqlite:///{tmp_path}/tuner.db")
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    first, second = (subprocess.run(words, env=path, capture_output=True, text=True, timeout=300) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert re.fullmatch(r"tnr_[0-9a-f]{64}\n", first.stdout)
+    assert second.stdout.startswith("the database has the token admin already")
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -133,6 +149,19 @@ def test_passwords_and_tokens_are_references() -> None:
     secret = [each for each in variables if each["name"] in ("PGPASSWORD", "HF_TOKEN")]
     assert [each["name"] for each in secret].count("PGPASSWORD") == 3, "of the service, the token and the backup"
     assert {each["valueFrom"]["secretKeyRef"]["name"] for each in secret} == {"db", "hub"}
+
+
+def test_every_client_of_the_database_has_its_certificate() -> None:
+    """libpq refuses verify-full without one."""
+    found = [pod["spec"] for pod in pods(rendered(FULL)) if "PGPASSWORD" in str(pod["spec"])]
+    assert len(found) == 3, "the service, the token and the backup"
+    for spec in found:
+        (container,), (volume,) = spec["containers"], [each for each in spec["volumes"] if "secret" in each]
+        (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+        assert volume["secret"] == {"secretName": "db-ca", "items": [{"key": "root.pem", "path": "ca.crt"}]}
+        place = {"name": "PGSSLROOTCERT", "value": f"{mount['mountPath']}/ca.crt"}
+        assert place in container["env"]
+    assert "PGSSLROOTCERT" not in str(rendered(IMAGE))
 
 
 def test_all_pods_but_the_backup_have_the_image_of_this_version() -> None:

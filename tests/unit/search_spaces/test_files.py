@@ -253,7 +253,7 @@ BAD = {
     "a negative one in octal": ("a: -0" + "7" * 400, ":1: '-0"),
     "a sexagesimal one": ("a: 1" + ":59" * 400, ":1: '1:59:"),
     "not a number": ("a: .nan", ":1: '.nan' is not a number"),
-    "a month 13": ("a:\n  b: 2026-13-01", ":2: '2026-13-01' is not a valid timestamp (month must be in 1..12)"),
+    "a month 13": ("a:\n  b: 2026-13-01", ":2: '2026-13-01' is not a valid timestamp (month must be in 1..12"),
     "an hour 99": ("a: 2026-01-01 99:00:00", ":1: '2026-01-01 99:00:00' is not a valid timestamp"),
     "binary that is none": ("a: !!binary é", ":1: failed to convert base64 data into ascii"),
     "a bool that is none": ("a: !!bool maybe", ":1: 'maybe' is not a valid bool"),

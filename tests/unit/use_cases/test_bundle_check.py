@@ -90,8 +90,14 @@ def test_the_check_takes_no_other_words(tmp_path: Path) -> None:
         assert (printed.code, printed.err) == (2, "tuner: --check reads the bundle only; leave the other words out\n")
 
 
+@pytest.mark.parametrize(("file", "why"), [("b.zip", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_told_without_its_number(tmp_path: Path, file: str, why: str) -> None:
+    printed = run_here(tmp_path, "study", "report", "--check", file)
+    rule = f"the file cannot be read: {why}; give a bundle that `tuner study report` wrote"
+    assert (printed.code, printed.out, printed.err) == (2, "", f"tuner: --check {file!r}: {rule}\n")
+
+
 def test_no_archive_and_a_bomb_are_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_here(tmp_path, "study", "report", "--check", "b.zip").code == 2
     bundle.write_text("no archive")
     assert run_here(tmp_path, "study", "report", "--check", "b.zip").code == 2
     monkeypatch.setattr(bundle_check, "_MOST_BYTES", 100_000)

@@ -94,8 +94,8 @@ def test_what_pip_says_ends_the_command_in_one_line(
     assert (printed.code, printed.out) == (1, "")
     suffix = "arctic-inference==0.1.1"
     reason = f"ERROR: No matching distribution found for {suffix}"
-    said = f"{suffix}, which needs a C++ compiler, was not installed ({reason}); repair that, then run the same command"
-    assert printed.err.splitlines()[-1] == f"tuner: {said} again"
+    said = f"{suffix}, which needs a C++ compiler and Python's headers, was not installed ({reason})"
+    assert printed.err.splitlines()[-1] == f"tuner: {said}; repair that, then run the same command again"
     assert "vllm --version" not in log.read_text()
     again = run_here(tmp_path, "install-vllm", "--cpu")
     assert (again.code, log.read_text().count("uv venv")) == (1, 2)

@@ -102,8 +102,7 @@ def caller(request: Request, context: Context) -> Caller:
     """
     now = datetime.now(UTC)
     token = context.service.token(given_digest(request))
-    address = request.client.host if request.client is not None else None
-    request.state.caller = found = replace(caller_of(token, now), address=address)
+    request.state.caller = found = caller_at(request, token, now)
     if token is not None:
         touch(context, token, now)
     return found
@@ -139,6 +138,15 @@ def caller_of(token: Token | None, now: datetime) -> Caller:
     if token is None or not token.is_valid(now):
         raise _no_token()
     return Caller(token.name, token.owner, token.role)
+
+
+def caller_at(request: Request, token: Token | None, now: datetime) -> Caller:
+    """Return who has the token of a request, with the request's address.
+
+    Raises:
+        Problem: 401 if it is not valid.
+    """
+    return replace(caller_of(token, now), address=None if request.client is None else request.client.host)
 
 
 def _no_token() -> Problem:

@@ -15,6 +15,7 @@ from tuner.service.http.access import (
     TOKEN,
     Admin,
     Known,
+    caller_at,
     caller_of,
     digest_of,
     digest_of_request,
@@ -44,9 +45,10 @@ def log_in(body: Session, request: Request, context: Context) -> Response:
 @router.delete("/session", status_code=204)
 def log_out(request: Request, context: Context) -> Response:
     """Forget the cookie; a token that was made by a sign-in is worthless from now on."""
-    token = context.service.token(digest_of_request(request) or "")
-    if token is not None and is_sign_in(token):
-        context.service.revoke_token(token.name, datetime.now(UTC))
+    token, now = context.service.token(digest_of_request(request) or ""), datetime.now(UTC)
+    if token is not None and is_sign_in(token) and token.is_valid(now):
+        context.service.revoke_token(token.name, now)
+        log_action(context, caller_at(request, token, now), "log out", "session", "done")
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/")
     return response

@@ -214,7 +214,8 @@ class Provider:
         """Return who has signed in, for the code that the provider gave the browser.
 
         Raises:
-            Problem: 503 for a code or a token that is not valid, and 403 for a person without a role.
+            Problem: 401 for a code or a token that is not valid, 403 for a person without a role, and 503 if the
+                provider does not answer, or says nothing of use.
         """
         token = await self._exchanged(attempt, code, back)
         claims = await self._claims(str(token.get("id_token", "")), attempt.nonce)
@@ -275,6 +276,8 @@ class Provider:
                 response = await client.request(method, url, **request)
                 found = response.raise_for_status().json()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            if isinstance(error, httpx.HTTPStatusError) and _is_refused_code(error.response):
+                raise self._refused(f"{url} refuses the code") from None
             raise self._unusable(f"{url} cannot be read: {_line(error)}") from None
         if not isinstance(found, dict):
             raise self._unusable(f"{url} has no JSON object")
@@ -284,21 +287,20 @@ class Provider:
         """Return the claims of an ID token (OpenID Connect Core 1.0, section 3.1.3.7).
 
         Raises:
-            Problem: 503 for one that is not valid.
+            Problem: 401 for one that is not valid; 503 if the provider's keys cannot be read.
         """
-        jwt, jwk, errors = (import_module(f"joserfc.{name}") for name in ("jwt", "jwk", "errors"))
+        jwt, errors = import_module("joserfc.jwt"), import_module("joserfc.errors")
         settings, described = self.settings, await self._description()
         for again in (False, True):
-            found = await self._json("GET", described["jwks_uri"]) if self._keys is None or again else None
+            if self._keys is None or again:
+                self._keys = await self._read_keys(described["jwks_uri"])
             try:
-                if found is not None:
-                    self._keys = jwk.KeySet.import_key_set(found)
                 claims: dict[str, Any] = jwt.decode(token, self._keys, algorithms=list(_SIGNATURES)).claims
                 break
-            except (errors.JoseError, ValueError, KeyError, TypeError) as error:  # the last two: no key set
+            except (errors.JoseError, ValueError) as error:
                 # a provider that has changed its keys signs with one that was not read yet
                 if again:
-                    raise self._unusable(f"the ID token is not valid: {_line(error)}") from None
+                    raise self._refused(f"the ID token is not valid: {_line(error)}") from None
         registry = jwt.JWTClaimsRegistry(
             leeway=LEEWAY_S,
             iss={"essential": True, "value": settings.issuer},
@@ -310,10 +312,23 @@ class Provider:
         try:
             registry.validate(claims)
         except errors.JoseError as error:
-            raise self._unusable(f"the ID token is not for this sign-in: {_line(error)}") from None
+            raise self._refused(f"the ID token is not for this sign-in: {_line(error)}") from None
         if claims.get("azp", settings.client_id) != settings.client_id:
-            raise self._unusable(f"the ID token is another client's ({claims['azp']!r})")
+            raise self._refused(f"the ID token is another client's ({claims['azp']!r})")
         return claims
+
+    async def _read_keys(self, url: str) -> Any:
+        """Return the provider's keys.
+
+        Raises:
+            Problem: 503 if there is none of a kind that is known.
+        """
+        found = await self._json("GET", url)
+        jwk, errors = import_module("joserfc.jwk"), import_module("joserfc.errors")
+        try:
+            return jwk.KeySet.import_key_set(found)
+        except (errors.JoseError, ValueError, KeyError, TypeError) as error:
+            raise self._unusable(f"{url} has no keys: {_line(error)}") from None
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
         """Return the owner and the highest role that claims stand for.
@@ -336,6 +351,19 @@ class Provider:
     def _unusable(self, reason: str) -> Problem:
         say(logging.WARNING, f"sign-in: {reason}")
         return Problem(503, f"signing in at {self.host} failed; try again, or {ASK}", rule=reason)
+
+    def _refused(self, reason: str) -> Problem:
+        say(logging.WARNING, f"sign-in: {reason}")
+        return Problem(401, f"signing in at {self.host} was refused; begin again, or {ASK}", rule=reason)
+
+
+def _is_refused_code(response: httpx.Response) -> bool:
+    """Return whether an answer refuses a code: it is unknown, used, expired, or another client's (RFC 6749, 5.2)."""
+    try:
+        found = response.json()
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("error") == "invalid_grant"
 
 
 def _line(error: Exception) -> str:

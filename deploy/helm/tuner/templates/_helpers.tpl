@@ -38,8 +38,25 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- define "tuner.password" -}}
+{{/* What libpq reads beside the address: in the service, the token's Job and the backup. */}}
+{{- define "tuner.database" -}}
 - name: PGPASSWORD
   valueFrom:
     secretKeyRef: {name: {{ .Values.postgresql.existingSecret }}, key: {{ .Values.postgresql.passwordKey }}}
+{{- if .Values.postgresql.caSecret }}
+- {name: PGSSLROOTCERT, value: /etc/postgresql-ca/ca.crt}
+{{- end }}
+{{- end }}
+
+{{- define "tuner.caMount" -}}
+{{- if .Values.postgresql.caSecret -}}
+- {name: postgresql-ca, mountPath: /etc/postgresql-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "tuner.caVolume" -}}
+{{- with .Values.postgresql.caSecret -}}
+- name: postgresql-ca
+  secret: {secretName: {{ . }}, items: [{key: {{ $.Values.postgresql.caKey | quote }}, path: ca.crt}]}
+{{- end }}
 {{- end }}

@@ -127,7 +127,8 @@ def test_a_code_counts_once(served: Api) -> None:
     assert served.client.post("/v1/sign-in", json=body).status_code == 204
     served.client.cookies.set("tuner_sign_in", cookie, path="/v1/sign-in")
     response = served.client.post("/v1/sign-in", json=body)
-    assert (response.status_code, len(names(served))) == (503, 1)
+    assert (response.status_code, len(names(served))) == (401, 1)
+    assert "was refused; begin again" in response.json()["detail"]
 
 
 def test_expired_tokens_of_sign_ins_are_deleted(served: Api) -> None:
@@ -144,6 +145,17 @@ def test_the_audit_log_has_who_signed_in_and_who_was_refused(served: Api) -> Non
     sign_in(served, "eve")
     entries = [(each.owner, each.action, each.result) for each in served.service.audit_log(2)]
     assert entries == [(None, "log in", "refused"), ("ada@example.com", "log in", "done")]
+
+
+def test_the_audit_log_has_who_logged_out_once(served: Api) -> None:
+    sign_in(served, "ada")
+    cookie, (name,) = served.client.cookies["tuner_session"], names(served)
+    for _ in range(2):  # the second token is worthless already
+        served.client.delete("/v1/session", headers={"Authorization": f"Bearer {cookie}"})
+    last, before = served.service.audit_log(2)
+    assert (last.token, last.owner, last.action, last.result) == (name, "ada@example.com", "log out", "done")
+    assert last.detail["address"]
+    assert before.action == "log in"
 
 
 def test_the_page_names_the_provider(served: Api, issuer: str) -> None:
@@ -190,6 +202,7 @@ class Sender:
             "/jwks_uri": jwk.KeySet([self.key]).as_dict(private=False),
             "/token_endpoint": {"access_token": "t", "token_type": "Bearer", "id_token": self.token},
         }
+        self.statuses: dict[str, int] = {}
         self.asked: list[str] = []
 
     def describe(self, **more: Any) -> None:
@@ -199,7 +212,8 @@ class Sender:
     async def answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.path)
         await asyncio.sleep(0)  # others may ask meanwhile
-        return httpx.Response(200, json=self.answers[request.url.path])
+        path = request.url.path
+        return httpx.Response(self.statuses.get(path, 200), json=self.answers[path])
 
 
 def person(sender: Sender) -> Any:
@@ -222,20 +236,38 @@ def test_a_good_id_token_names_its_person() -> None:
         {"nonce": "of another browser"},
         {"sub": None},
     ],
-    ids=str,
+    ids=" ".join,  # not the values: each of pytest's processes has a time of its own
 )
 def test_an_id_token_for_somebody_else_is_refused(wrong: dict[str, Any]) -> None:
     claims = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}
     with pytest.raises(Problem) as caught:
         person(Sender(claims))
-    assert caught.value.status == 503
+    assert caught.value.status == 401
 
 
 def test_a_signature_by_another_key_or_a_shared_secret_is_refused() -> None:
     senders = Sender(GOOD, key=jwk.generate_key("RSA", 2048, {"kid": "a"})), Sender(GOOD, "HS256")
     for sender in senders:
-        with pytest.raises(Problem, match="failed"):
+        with pytest.raises(Problem, match="was refused"):
             person(sender)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (400, {"error": "invalid_grant"}, 401),
+        (403, {"error": "invalid_grant"}, 401),  # Auth0
+        (401, {"error": "invalid_client"}, 503),  # the secret of this service is wrong
+        (400, ["invalid_grant"], 503),
+        (500, {}, 503),
+    ],
+)
+def test_only_a_refused_code_is_the_fault_of_who_signs_in(status: int, answer: Any, expected: int) -> None:
+    sender = Sender(GOOD)
+    sender.statuses["/token_endpoint"], sender.answers["/token_endpoint"] = status, answer
+    with pytest.raises(Problem) as caught:
+        person(sender)
+    assert caught.value.status == expected
 
 
 def test_a_description_of_another_issuer_is_refused() -> None:
