@@ -122,7 +122,9 @@ def test_the_service_s_command_parses(values: dict[str, Any]) -> None:
 
 def test_a_second_installation_on_one_database_keeps_the_admin_s_token(tmp_path: Path) -> None:
     """The Job's own command runs twice, on another database."""
-    (container,) = named(rendered(IMAGE), "Job", "tuner-token")["spec"]["template"]["spec"]["containers"]
+    job = named(rendered(IMAGE), "Job", "tuner-token")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    (container,) = job["spec"]["template"]["spec"]["containers"]
     *words, storage = container["args"]
     assert storage == "postgresql://tuner@postgres:5432/tuner?sslmode=prefer"
     words.append(f"sqlite:///{tmp_path}/tuner.db")
