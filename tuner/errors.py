@@ -87,6 +87,11 @@ def spelled(text: str, name: Callable[[str], str]) -> str:
     return re.sub(r"\{(\{[a-z_]+\})\}|\{([a-z_]+)\}", lambda match: match[1] or name(match[2]), text)
 
 
+def reason_of(error: Exception) -> str:
+    """Return why something failed, without the number and the path that the text of an OSError repeats."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def as_text(text: str) -> str:
     """Return a user's text for a rule or a remedy, in which braces stand for themselves."""
     return re.sub(r"(\{[a-z_]+\})", r"{\1}", text)

@@ -39,7 +39,7 @@ from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import ProgramEngine, find_named
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, gguf_tools
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.workloads.results import RequestRecord
 
@@ -280,7 +280,7 @@ def _output(executable: Path, flag: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{executable} {flag} did not run ({error}); is it {PROGRAM.name}?") from None
+        raise UserError(f"{executable} {flag} did not run ({reason_of(error)}); is it {PROGRAM.name}?") from None
     return done.stdout
 
 

@@ -19,7 +19,7 @@ from tuner.engines.kind import EngineKind
 from tuner.engines.server.devices import WorkerDevice
 from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.server.program_engine import ProgramEngine, StartedServer
-from tuner.errors import UserError
+from tuner.errors import UserError, reason_of
 from tuner.specs import TrialSpec
 
 PROBE = Path(__file__).with_name("probe.py")
@@ -53,7 +53,7 @@ class PythonPackage:
             )
             found: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UserError(f"{python} does not run ({error}); {self.remedy}") from None
+            raise UserError(f"{python} does not run ({reason_of(error)}); {self.remedy}") from None
         except ValueError:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise UserError(f"{python} does not answer as a Python ({last}); {self.remedy}") from None

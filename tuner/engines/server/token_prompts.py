@@ -20,7 +20,7 @@ from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.server.prompts.made_text import KINDS, make_text
 from tuner.engines.server.prompts.prompts import PromptError, drawn, make_prompts, world_of
 from tuner.engines.server.traffic import PromptTools
-from tuner.errors import SettingError, trial_failed
+from tuner.errors import SettingError, reason_of, trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
 from tuner.hub import cached_file
 from tuner.loadgen.plan import Prompt
@@ -147,7 +147,9 @@ def gguf_tools(model: str, url: str, records: ProcessRecords, api_key: str | Non
     try:
         tokens = read_header(Path(model)).text_tokens
     except (GgufError, OSError) as error:
-        raise SettingError("tokenizer", model, f"the GGUF file cannot be read ({error})", "give another") from None
+        raise SettingError(
+            "tokenizer", model, f"the GGUF file cannot be read ({reason_of(error)})", "give another"
+        ) from None
     if not tokens:
         raise SettingError("tokenizer", model, "the GGUF file has no tokens", "give one with its tokenizer")
     return TokenTools(tokens, records, tokenizer_of(url, api_key, "content", "add_special"))

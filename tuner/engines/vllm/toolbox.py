@@ -28,7 +28,7 @@ from tuner.engines.server.unmet import unmet_requirements
 from tuner.engines.vllm.kind import VLLM, VLLM_VARIABLE
 from tuner.engines.vllm.resident_client import ResidentHelper
 from tuner.engines.vllm.texts import classify
-from tuner.errors import SettingError, UserError, trial_failed
+from tuner.errors import SettingError, UserError, reason_of, trial_failed
 from tuner.files import write_atomically
 from tuner.processes.records import ProcessRecords
 from tuner.workloads.spec import Suite, Workload
@@ -104,7 +104,7 @@ def _run_for_version(executable: Path) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{executable} --version did not run ({error}); is it the `vllm` program?") from None
+        raise UserError(f"{executable} --version did not run ({reason_of(error)}); is it the `vllm` program?") from None
     found = _VERSION.findall(done.stdout)
     if done.returncode != 0 or not found:
         last = ((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1]

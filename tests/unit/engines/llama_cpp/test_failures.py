@@ -336,3 +336,6 @@ def test_a_tokenizer_must_be_a_gguf_file(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         gguf_tools(str(file), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
     assert "the GGUF file cannot be read (it starts with b'hell'" in str(caught.value)
+    with pytest.raises(SettingError) as caught:
+        gguf_tools(str(tmp_path), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
+    assert "the GGUF file cannot be read (Is a directory); give another" in str(caught.value)
