@@ -30,6 +30,9 @@ _RULES = (
 )
 """Patterns of typer's messages about values, and the rules in the words of all other messages."""
 
+_STUDY_ARGUMENTS = {"study": "STUDY", "studies": "STUDY", "trial": "STUDY#12", "trials": "STUDY#12 STUDY#15"}
+"""Names of arguments for studies and trials, and how a study is written there."""
+
 
 def explain(error: Exception, words: Sequence[str], tree: Any) -> int:
     """Print one line about an error and return the exit code.
@@ -88,6 +91,8 @@ def _usage(error: Exception, words: Sequence[str], tree: Any) -> str:
     if hasattr(error, "possibilities"):
         if _passes_flags(error) and option in flag_names():
             return f"{option} is a flag of `vllm serve`; write it after `--`: {command} … -- {option} …"
+        if option == "--study" and (asks := _with_study(error)) is not None:
+            return f"there is no option --study; the name is an argument: `{command} {asks}`"
         near = ", ".join(sorted(error.possibilities or ()))
         return f"there is no option {option}; " + (f"did you mean {near}?" if near else f"see `{_help(command)}`")
     message = str(getattr(error, "format_message", lambda: str(error))())
@@ -95,9 +100,18 @@ def _usage(error: Exception, words: Sequence[str], tree: Any) -> str:
         message = _about_value(error, words)
     elif option and "requires an argument" in message:
         message = f"{option} needs a value"
+    elif "unexpected extra argument" in message and _with_study(error) == "STUDY#12":
+        message = f"one trial is shown; with the name of its study it is `{command} STUDY#12`"
     else:
         message = f"{message[:1].lower()}{message[1:]}".rstrip(".").replace(". Did you mean", "; did you mean")
     return message if message.endswith("?") else f"{message}; see `{_help(command)}`"
+
+
+def _with_study(error: Exception) -> str | None:
+    """Return how the arguments of a command name a study, or trials of one; None if the command takes neither."""
+    parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    arguments = [each.name for each in parameters if each.param_type_name == "argument"]
+    return next((_STUDY_ARGUMENTS[name] for name in arguments if name in _STUDY_ARGUMENTS), None)
 
 
 def _command(error: Exception, words: Sequence[str], tree: Any) -> str:
