@@ -318,7 +318,7 @@ def test_the_unit_is_what_the_user_or_the_format_says(
         (
             "timestamp_ns,input_len,output_len\n1700000000000000,1,2\n1700001000000000,1,2\n",
             None,
-            "its times are those of a clock in us, and its format or its column has ns; give `unit`",
+            "its times are those of a clock in us, and its format or its column has ns; give the import the unit",
         ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\n5,2,3\n", None, "is not known .0.25 requests/s in s"),
         (

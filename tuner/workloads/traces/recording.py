@@ -139,7 +139,7 @@ def in_seconds(
     return [at / PER_SECOND[unit] for at in times]
 
 
-_STATE = f"give `unit`, one of {', '.join(PER_SECOND)}, beside `file` in `arrivals`, or to the import"
+_STATE = f"give the import the unit, or write `unit` beside `file` in `arrivals`: one of {', '.join(PER_SECOND)}"
 
 
 class Recorder:
