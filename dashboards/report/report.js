@@ -38,7 +38,9 @@ function draw() {
       const width = leastWidth(layout);
       if (width > chart(index).clientWidth) layout.width = width;
     }
-    Plotly.newPlot(chart(index), figure.data, layout, { responsive: true, displaylogo: false });
+    // Without a pointer that hovers, plotly's buttons are always there; on a narrow page they would cover the legend.
+    const displayModeBar = narrow.matches ? false : "hover";
+    Plotly.newPlot(chart(index), figure.data, layout, { responsive: true, displaylogo: false, displayModeBar });
   });
   paint();
 }
