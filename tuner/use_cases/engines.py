@@ -87,7 +87,7 @@ def _engine(choice: StudySettings, engine: str, gpus: int) -> tuple[EngineSettin
     if kind.name == VLLM and wants_simulation(engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, choice.workers)
         return replace(simulated, warm_start=warm, gpus=gpus), grouped(devices, gpus)
-    _refuse_simulation_options(choice.gpu, choice.vllm_version)
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
     _refuse(kind, choice)
     found = kind.find(_program_in(choice, kind))
     if found.gpus:
@@ -104,7 +104,7 @@ def _engine_of_cluster(choice: StudySettings, address: str, gpus: int) -> tuple[
     if choice.engine == "simulated":
         rule = "a simulated study runs in this process, not on a cluster"
         raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
-    _refuse_simulation_options(choice.gpu, choice.vllm_version)
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
     found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, choice.nodes_per_trial)
     # Workers run on other hosts, where this process cannot be the owner of a server.
     warm = choice.warm_start
@@ -173,7 +173,7 @@ def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
     return gpu is not None or not devices.devices()
 
 
-def _refuse_simulation_options(gpu: str | None, version: str | None) -> None:
+def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
     """Refuse settings that only apply to a simulation."""
     if gpu is not None or version is not None:
         field, value = ("gpu", gpu) if gpu is not None else ("vllm_version", version)

@@ -14,7 +14,7 @@ from tuner.service.asked.traffic import check_traffic
 from tuner.settings.fleet import SizeSettings
 from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import declared_space, plan_study
-from tuner.use_cases.engines import simulated_engine
+from tuner.use_cases.engines import refuse_simulation_options, simulated_engine
 from tuner.use_cases.size.sizing import check_size, compared
 from tuner.workloads.presets import load_preset
 
@@ -55,6 +55,8 @@ def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, 
         raise SettingError("engine", settings.engine, rule, "give vllm, simulated or auto")
     if simulated:
         simulated_engine(settings.gpu, settings.vllm_version, settings.preset, None)
+    else:
+        refuse_simulation_options(settings.gpu, settings.vllm_version)
     if not simulated and settings.model is not None:
         return
     with read_only(settings, files) as own:

@@ -76,7 +76,9 @@ def _asked(body: NewStudy, id: str, owner: str, kind: str, webhook: str | None) 
 
 
 def kind_of(body: NewStudy, settings: StudySettings, context: ServiceContext) -> str:
-    """Return the kind of the devices. Servers for a load need a GPU only where some are measured.
+    """Return the kind of the devices. A card to simulate asks for a simulated one, as on the command line.
+
+    Servers for a load need a GPU only where some are measured.
 
     Raises:
         SettingError: if the server has none of that kind, fewer than asked, or several kinds to choose from.
@@ -84,7 +86,7 @@ def kind_of(body: NewStudy, settings: StudySettings, context: ServiceContext) ->
     kinds, kind, engine = sorted(context.devices), body.kind, settings.engine
     if isinstance(settings, SizeSettings):
         engine = VLLM if settings.confirm else SIMULATED
-    if kind is None and engine == SIMULATED:
+    if kind is None and (engine == SIMULATED or (engine == "auto" and settings.gpu is not None)):
         kind = SIMULATED
     real = [each for each in kinds if each != SIMULATED]
     if kind is None and len(real) == 1:

@@ -307,6 +307,19 @@ def test_servers_for_a_load_need_no_gpu(api: Api) -> None:
     assert (preview.status_code, preview.json()["field"]) == (422, "size")
 
 
+def test_a_card_to_simulate_asks_for_a_simulated_device(api: Api) -> None:
+    found = api.submit("card", settings={"gpu": "l4", "trials": 4})
+    assert (found.status_code, found.json()["kind"]) == (201, "simulated")
+
+
+@pytest.mark.parametrize("settings", [{"gpu": "l4"}, {"vllm_version": "0.25.1"}, {"engine": "vllm", "gpu": "l4"}])
+def test_a_simulation_on_a_real_device_is_refused_before_it_is_queued(refusing: Api, settings: dict[str, Any]) -> None:
+    response = refusing.submit("card", settings={"model": "Qwen/Qwen2.5-0.5B", **settings}, kind="cpu")
+    assert response.status_code == 422
+    assert "this setting is for a simulation, and this study is measured" in response.json()["detail"]
+    assert refusing.call("GET", "/v1/studies/card").status_code == 404
+
+
 def test_only_an_owner_lets_the_service_read_servers_and_only_listed_ones(tmp_path: Path) -> None:
     body = {"urls": ["http://gpu-7:8000"]}
     with serving_with(tmp_path, deployed=allowed_hosts(["gpu-7:8000"])) as api:
