@@ -2,7 +2,7 @@
 
 import { get, ofStudy, patch, post, put, remove } from "../api.js";
 import { ask, button, el, field, fill, select, show } from "../dom.js";
-import { duration, number, score, secondsBetween, time } from "../format.js";
+import { count, duration, number, score, secondsBetween, time } from "../format.js";
 import { attempt, say } from "../messages.js";
 import { current } from "../session.js";
 import { badge, bar, RESUMABLE } from "../states.js";
@@ -39,12 +39,12 @@ function drawState(place, live) {
 
 function drawFacts(place, live) {
   const { study } = live;
-  const done = live.searched.filter((each) => each.ended_at).length;
+  const [done, forms] = [false, true].map((small) => live.searched.filter((each) => each.ended_at && (each.kind === "reduced") === small).length);
   const planned = live.opened?.trials ?? study.settings?.trials ?? 60;
   const best = live.searched.reduce((most, each) => (each.state === "ok" && each.score > (most ?? -Infinity) ? each.score : most), null);
   const facts = [
     ...(live.sized ? [["finds", "servers for a load"]] : [
-      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}`]],
+      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}${forms ? `, ${count(forms, "smaller form")}` : ""}`]],
       ["best of the search", score(best)],
       ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")]]),
     ["owner", study.owner + (study.shared ? ", shared" : "")],
