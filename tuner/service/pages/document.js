@@ -18,7 +18,7 @@ export function parts(page, signal) {
 }
 
 function drawn(part, signal) {
-  if (part.kind === "text") return el("p", {}, part.text);
+  if (part.kind === "text") return el("p", {}, part.text.split("`").map((text, index) => (index % 2 ? el("code", {}, text) : text)));
   if (part.kind === "command") {
     return el("div", {}, el("h3", {}, part.title),
       el("div", { class: "command" }, copyButton(part.text), el("pre", { tabindex: "0" }, el("code", {}, part.text))));
