@@ -169,8 +169,11 @@ def test_a_format_has_its_own_file(study: Study) -> None:
     [
         (["study", "trial", "99"], ["study 'small one' has no trial 99", "tuner study trials"]),
         (["study", "trials", "other"], ["STUDY 'other'", "studies: small one"]),
-        (["study", "export", "--trial", "99"], ["--trial 99", "see `tuner study trials`"]),
-        (["study", "export", "--trial", "99", "--format", "compose"], ["--trial 99", "see `tuner study trials`"]),
+        (["study", "export", "--trial", "99"], ["--trial 99", "see `tuner study trials 'small one'`"]),
+        (
+            ["study", "export", "--trial", "99", "--format", "compose"],
+            ["--trial 99", "see `tuner study trials 'small one'`"],
+        ),
         (
             ["study", "export", "--format", "kserve"],
             ["--format 'kserve': it reads models from a hub, and ", "choose another"],

@@ -163,7 +163,7 @@ def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
     trial = next((record for record in records if record.number == number and record.round == 0), None)
     if trial is None:
-        raise SettingError("trial", number, f"study {study.name!r} has no such trial", "see `tuner study trials`")
+        raise SettingError("trial", number, f"study {study.name!r} has no such trial", text.see_trials(study.name))
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it has not finished"

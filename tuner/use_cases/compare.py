@@ -10,6 +10,7 @@ from records.measured import exported_of
 from records.trials import configuration_changes
 from tuner.errors import UserError
 from tuner.results.conclusion import ITL
+from tuner.results.text import see_trials
 from tuner.scoring.compare import MeasuredRatio
 from tuner.scoring.rounds import measured_ratio, unpaired
 from tuner.use_cases.places import FORMS, named_trial
@@ -93,7 +94,8 @@ def _side(text: str, storage: str | None) -> Side:
         raise UserError(f"study {stored.record.name!r} has no winner yet; name a trial, such as {text}#0")
     trial = stored.trial(chosen)
     if trial.outcome is None or not trial.outcome.succeeded:
-        raise UserError(f"trial {chosen} of study {stored.record.name!r} has no measurements; see `tuner study trials`")
+        rule = f"trial {chosen} of study {stored.record.name!r} has no measurements"
+        raise UserError(f"{rule}; {see_trials(stored.record.name)}")
     return Side(f"{stored.record.name}#{chosen}", stored, chosen)
 
 

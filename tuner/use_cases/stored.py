@@ -13,6 +13,7 @@ from storage import StorageError, open_store
 from tuner.engines.simulator.learning import HostPosterior
 from tuner.errors import SettingError, UserError
 from tuner.observers.host_learning import learned_in
+from tuner.results.text import see_trials
 from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
 from tuner.use_cases.places import find_study, storage_url
 
@@ -116,8 +117,8 @@ class StoredStudy:
 
             why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"
             rule = f"the sampler suggested it, and it never ran: {why}"
-            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; see `tuner study trials`")
-        raise UserError(f"study {self.record.name!r} has no {named}; see `tuner study trials`")
+            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; {see_trials(self.record.name)}")
+        raise UserError(f"study {self.record.name!r} has no {named}; {see_trials(self.record.name)}")
 
 
 def read_study(storage: str | None, study: str | None) -> StoredStudy:

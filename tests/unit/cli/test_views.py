@@ -476,7 +476,7 @@ def test_a_number_without_a_trial_is_explained(folder: Path) -> None:
     output = run_here(folder, "study", "trial", "2")
     assert (output.code, output.out, output.err.count("\n")) == (2, "", 1)
     assert "has no trial 2: the sampler suggested it, and it never ran: it was dropped before a launch" in output.err
-    assert "has no trial 9; see `tuner study trials`" in run_here(folder, "study", "trial", "9").err
+    assert "has no trial 9; see `tuner study trials small`" in run_here(folder, "study", "trial", "9").err
 
 
 def test_a_page_shows_each_statistic_once(folder: Path) -> None:
@@ -693,7 +693,7 @@ def test_requests_for_programs(traffic_folder: Path) -> None:
         (["study", "tradeoff", "new"], ["'new' has no finished trial"]),
         (["study", "tradeoff", "mixed", "--csv", "--json"], ["exclude each other"]),
         (["study", "tradeoff", "nothing"], ["'nothing'", "mixed"]),
-        (["study", "requests", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner study trials`"]),
+        (["study", "requests", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner study trials mixed`"]),
         (["study", "requests", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
         (["study", "requests", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner study trial 2`"]),
         (["study", "requests", "many"], ["trial 0 has no recorded requests in nowhere"]),

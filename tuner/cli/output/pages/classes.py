@@ -150,7 +150,7 @@ def _configurations(study: StudyRecord, trials: list[TrialRecord]) -> list[matri
         )
     found = matrix.finished_configurations(study, trials)
     if not found:
-        raise UserError(f"study {study.name!r} has no finished trial yet; see `tuner study trials`")
+        raise UserError(f"study {study.name!r} has no finished trial yet; {text.see_trials(study.name)}")
     return found
 
 
