@@ -13,7 +13,7 @@ from records.trials import Cut, Failure, FailureKind, Phase, Repeat, ServerFacts
 from tests.gguf_model import MadeModel
 from tests.two_formats import write_both
 from tuner.cancellation import CancelToken
-from tuner.engines.server import running_server
+from tuner.engines.server import early_end, running_server
 from tuner.engines.server.metrics import CompileCaches, MetricNames, cache_folders
 from tuner.engines.server.running_server import Readings, RunningServer
 from tuner.engines.server.token_prompts import TokenTools, common_tokens, ordinary_texts, with_common_tokens
@@ -203,7 +203,7 @@ def test_each_line_of_progress_is_looked_at_until_the_trial_is_lost(tmp_path: Pa
     missed: list[list[bool]] = []
     file = tmp_path / "progress.jsonl"
     writer = ProgressWriter(file, [PlannedRequest(k, "a", k / 10, "text", 3, 4) for k in range(2)])
-    look = running_server._Look(LostAtTwo(), ProgressReader(file))
+    look = early_end.BenchmarkLook(LostAtTwo(), ProgressReader(file))
     look.raise_if_lost()
     writer.add(0.15, [], [(0, 0.0, None), (1, 0.1, None)])
     look.raise_if_lost()
@@ -224,7 +224,7 @@ def test_a_warm_up_is_hopeless_once_two_requests_of_each_user_have_failed(
     writer, failed = ProgressWriter(tmp_path / "progress.jsonl", planned), list[RequestRecord]()
     ended = [RequestRecord(k, "a", named[each], 3, 4, None, error="busy") for k, each in enumerate(statuses)]
     writer.add(1.0, ended, [])
-    running_server._FirstRequests(ProgressReader(tmp_path / "progress.jsonl"), 2, failed.extend).raise_if_lost()
+    early_end.WarmupLook(ProgressReader(tmp_path / "progress.jsonl"), 2, failed.extend).raise_if_lost()
     assert [each.error for each in failed] == ["busy"] * (len(statuses) if fails else 0)
 
 

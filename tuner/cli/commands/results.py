@@ -42,7 +42,7 @@ def show(
     refuse_both_forms(as_json=as_json, csv=csv)
     if csv and not pareto:
         raise UserError("--csv prints the front; add --pareto, or see `tuner study trials --csv`")
-    code = pages.best.print_best(study, storage, objective or [], front=pareto, as_json=as_json, csv=csv)
+    code = pages.show.print_result(study, storage, objective or [], front=pareto, as_json=as_json, csv=csv)
     raise typer.Exit(code)
 
 

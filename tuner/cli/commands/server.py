@@ -16,6 +16,11 @@ _HERE = "http://127.0.0.1:8000"
 Text = str | None
 
 
+def _base(url: str) -> str:
+    """Return the address of a server, which people also give with the path of its API."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def load(
     url: Annotated[str, option(SERVER, "URL", "URL of the server.")] = _HERE,
     model: Annotated[
@@ -68,7 +73,7 @@ def load(
     tuner server load --url http://127.0.0.1:8000 --preset chat
     """
     settings = pages.benchmarks.LoadSettings(
-        url=url.rstrip("/").removesuffix("/v1"),
+        url=_base(url),
         workloads=tuple(workload or ()),
         preset=preset,
         study=study,
@@ -103,7 +108,7 @@ def verify(
 
     tuner server verify --url http://10.0.0.7:8000 --study mine
     """
-    settings = pages.benchmarks.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
+    settings = pages.benchmarks.VerifySettings(_base(url), study, trial, model, vllm, storage)
     raise typer.Exit(pages.benchmarks.run_verification(settings))
 
 
@@ -135,7 +140,7 @@ def compare(
     tuner server compare --url URL --url URL --workload chat.yaml
     """
     settings = pages.compare.CanarySettings(
-        urls=tuple(each.rstrip("/").removesuffix("/v1") for each in url),
+        urls=tuple(_base(each) for each in url),
         workloads=tuple(workload),
         model=model,
         tokenizer=tokenizer,
@@ -165,7 +170,7 @@ def drift(
 
     For a study of a service, `tuner service drift` lets the service watch.
     """
-    urls = tuple(each.rstrip("/").removesuffix("/v1") for each in url or [_HERE])
+    urls = tuple(_base(each) for each in url or [_HERE])
     limit_s = None if limit is None else read_duration("for", limit)
     settings = pages.benchmarks.DriftSettings(urls, study, storage, read_duration("window", window), limit_s)
     raise typer.Exit(pages.benchmarks.run_drift(settings))

@@ -23,6 +23,7 @@ from tuner import gpu
 from tuner.cancellation import CancelToken
 from tuner.engines.base import Watch
 from tuner.engines.server.devices import WorkerDevice
+from tuner.engines.server.early_end import BenchmarkLook, WarmupLook
 from tuner.engines.server.failures import read_log, redacted, signal_name
 from tuner.engines.server.metrics import (
     CompileCaches,
@@ -53,8 +54,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
 from tuner.processes.supervisor import free_middle, shorten_log
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.progress import RunProgress
-from tuner.workloads.results import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestRecord
 from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
 from tuner.workloads.windows import are_settled, window_of
@@ -97,55 +97,6 @@ class Readings:
     metrics: MetricNames
     too_long: re.Pattern[str] | None = None
     compiles: re.Pattern[str] | None = None
-
-
-_LOOKING_SHARE = 0.05
-"""Share of a processor that looking at a running benchmark may take: a server may need the others."""
-
-
-class _Look:
-    """Looks at a benchmark when the load generator has written its progress."""
-
-    def __init__(self, watch: Watch, reader: ProgressReader) -> None:
-        self._watch, self._reader, self._next_s = watch, reader, 0.0
-
-    def raise_if_lost(self) -> None:
-        """Return if the trial can still win.
-
-        Raises:
-            TrialCut: if it cannot.
-        """
-        began = time.monotonic()
-        if began < self._next_s or not self._reader.advance() or self._reader.at_s is None:
-            return
-        progress = RunProgress(self._reader.records, self._watch.slos, self._watch.users)
-        cut = self._watch.look(progress, self._reader.at_s)
-        if cut is not None:
-            raise TrialCut(cut)
-        ended = time.monotonic()
-        self._next_s = ended + (ended - began) / _LOOKING_SHARE
-
-
-class _FirstRequests:
-    """Looks whether the first requests of a warm-up all fail: two of each user, as the first may wait for a kernel."""
-
-    def __init__(self, reader: ProgressReader, users: int, fail: Callable[[Sequence[RequestRecord]], None]) -> None:
-        """Begin; `fail` gets the failed requests."""
-        self._reader, self._least, self._fail = reader, 2 * users, fail
-        self._one_succeeded = False
-
-    def raise_if_lost(self) -> None:
-        """Return if the server may answer yet.
-
-        Raises:
-            TrialFailed: by `fail`.
-        """
-        if self._one_succeeded or not self._reader.advance():
-            return
-        sent = [record for record in self._reader.records if record.status is not RequestStatus.NOT_SENT]
-        self._one_succeeded = any(record.completed for record in sent)
-        if len(sent) >= self._least and not self._one_succeeded:
-            self._fail(sent)
 
 
 class RunningServer(ABC):
@@ -429,12 +380,12 @@ class RunningServer(ABC):
             self._fail_if_dying(phase)  # a dying server delays the generator, too
         return repeat, late
 
-    def _look(self, traffic: Traffic, phase: Phase, reader: ProgressReader) -> _Look | _FirstRequests | None:
+    def _look(self, traffic: Traffic, phase: Phase, reader: ProgressReader) -> BenchmarkLook | WarmupLook | None:
         """Return what may end a run early; None: nothing."""
         if phase is Phase.WARMUP:
             is_first = self._windows == 1 and traffic.users is not None
-            return _FirstRequests(reader, traffic.users or 1, self._refuse) if is_first else None
-        return None if self._watch is None else _Look(self._watch, reader)
+            return WarmupLook(reader, traffic.users or 1, self._refuse) if is_first else None
+        return None if self._watch is None else BenchmarkLook(self._watch, reader)
 
     def _refuse(self, failed: Sequence[RequestRecord]) -> None:
         """Fail a warm-up whose first requests have all failed.
@@ -473,7 +424,7 @@ class RunningServer(ABC):
         phase: Phase,
         deadline_s: float,
         cancelled: CancelToken,
-        look: _Look | _FirstRequests | None = None,
+        look: BenchmarkLook | WarmupLook | None = None,
     ) -> None:
         deadline = time.monotonic() + deadline_s
         freed = time.monotonic()

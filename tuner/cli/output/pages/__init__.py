@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tuner.cli.output.pages import (
         benchmarks,
-        best,
         classes,
         compare,
         export,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
         report,
         service,
         setup,
+        show,
         size,
         studies,
         traffic,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "benchmarks",
-    "best",
     "classes",
     "compare",
     "export",
@@ -38,6 +37,7 @@ __all__ = [
     "report",
     "service",
     "setup",
+    "show",
     "size",
     "studies",
     "traffic",

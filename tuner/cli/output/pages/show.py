@@ -47,7 +47,7 @@ CHOSEN_BY_LUCK = (
 )
 
 
-def print_best(
+def print_result(
     study: str | None, storage: str | None, objectives: list[str], *, front: bool, as_json: bool, csv: bool
 ) -> int:
     """Print the winner beside the defaults, the front, or the best trials by other objectives; return the exit code."""
