@@ -176,7 +176,7 @@ def _in_time(reading: Coroutine[None, None, Answer], deadline_s: float) -> Answe
     except TimeoutError:
         raise HttpError(f"no whole answer within {deadline_s:.3g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        found = explained(error) or Unreached(" ".join(str(error).split()) or type(error).__name__)
+        found = explained(error) or Unreached(" ".join(str(error).split()).rstrip(".") or type(error).__name__)
         connected = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         raise HttpError(found.problem, remedy=found.remedy, connected=connected, lasting=found.lasting) from None
 

@@ -7,7 +7,7 @@ import itertools
 import re
 from pathlib import Path
 
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 
 _HEAD_BYTES = 8192
 """Every file that the tuner writes at a path of the user names its study within these first bytes."""
@@ -31,7 +31,7 @@ def other_file(path: Path, study: str) -> str | None:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES).decode(errors="replace")
     except OSError as error:
-        return f"a file that cannot be read ({error.strerror})"
+        return f"a file that cannot be read ({reason_of(error)})"
     found = _STUDY.search(head)
     if found is None or found.lastgroup is None:
         return "a file that the tuner did not write"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 from tuner.files import write_output
 from tuner.owner import refuse_other_file
 
@@ -41,5 +41,5 @@ def _write(path: Path, content: bytes, mode: int | None = None) -> None:
     try:
         write_output(path, content, mode=mode)
     except OSError as error:
-        rule = f"the file cannot be written: {error.strerror}"
+        rule = f"the file cannot be written: {reason_of(error)}"
         raise SettingError("output", str(path), rule, "choose another file") from None

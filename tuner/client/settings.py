@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 from tuner.processes.secrets import REFERENCE, is_secret_variable
 
 LARGEST_FILE = 1_000_000
@@ -93,7 +93,9 @@ def _read(name: str, path: Path) -> str:
     except UnicodeDecodeError:
         raise SettingError(name, str(path), "the file is not UTF-8 text", "give a text file") from None
     except OSError as error:
-        raise SettingError(name, str(path), f"the file cannot be read: {error.strerror}", "give another one") from None
+        raise SettingError(
+            name, str(path), f"the file cannot be read: {reason_of(error)}", "give another one"
+        ) from None
 
 
 def _check_secrets(settings: Mapping[str, Any]) -> None:

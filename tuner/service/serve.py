@@ -23,7 +23,7 @@ from storage.service.errors import TokenExists
 from storage.service.records import Role
 from storage.service.store import ServiceStore, open_service_store
 from tuner.client.address import is_loopback
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import make_token
 from tuner.service.http.app import create_app
@@ -218,7 +218,7 @@ def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        rule = f"the address cannot be used: {error.strerror}"
+        rule = f"the address cannot be used: {reason_of(error)}"
         raise SettingError("port", settings.port, rule, "choose another one") from None
     return listener
 

@@ -22,7 +22,7 @@ from dashboards.report.page import render
 from records.measured import exported_of
 from records.trials import StudyRecord, TrialRecord
 from storage import open_store
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.export.from_study import serve_script_of
 from tuner.export.render import render_serve_script
 from tuner.files import write_output
@@ -123,7 +123,7 @@ def write_bundle(
     try:
         write_output(path, archive({FIRST: readme, **files}))
     except OSError as error:
-        rule = f"the file cannot be written: {error.strerror}"
+        rule = f"the file cannot be written: {reason_of(error)}"
         raise SettingError("output", str(path), rule, "choose another file") from None
     return Bundle(path, manifest)
 

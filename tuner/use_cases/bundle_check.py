@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.results.text import printable
 from tuner.use_cases.bundle import CONTENTS, FIRST
 
@@ -37,7 +37,7 @@ def check_bundle(path: Path) -> list[str]:
         hardware, conclusion = _document(files, "hardware.json"), _document(files, "conclusion.json")
     except OSError as error:
         remedy = "give a bundle that `tuner study report` wrote"
-        raise SettingError("check", str(path), f"the file cannot be read: {error.strerror or error}", remedy) from None
+        raise SettingError("check", str(path), f"the file cannot be read: {reason_of(error)}", remedy) from None
     except (EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: no bundle of `tuner study report` ({error}); write it again") from None
     return [printable(line) for line in _lines(path, hardware, conclusion, rows)]

@@ -26,7 +26,7 @@ from storage import normalise_url, open_store
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.client.client import Client
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.render import write_serve_script
@@ -77,7 +77,7 @@ def _refused_file(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        rule = f"the file cannot be written: {error.strerror}"
+        rule = f"the file cannot be written: {reason_of(error)}"
         raise SettingError("output", str(path), rule, "choose another file") from None
 
 

@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tuner.errors import InfrastructureError, UserError
+from tuner.errors import InfrastructureError, UserError, reason_of
 from tuner.files import write_atomically
 
 VERSION = "0.32.0"
@@ -65,7 +65,7 @@ def _check(folder: Path) -> None:
         if any(folder.iterdir()) and not (folder / _STAMP).is_file():
             raise UserError(f"{folder}: the folder is not empty, and not of this command; name another one")
     except OSError as error:
-        raise UserError(f"{folder}: the folder cannot be made ({error.strerror}); name another one") from None
+        raise UserError(f"{folder}: the folder cannot be made ({reason_of(error)}); name another one") from None
     free = shutil.disk_usage(folder).free
     if free < _NEEDED_BYTES:
         rule = f"the CPU build needs {_NEEDED_BYTES / 1e9:.0f} GB, and the disk has {free / 1e9:.1f} GB free"

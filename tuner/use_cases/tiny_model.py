@@ -11,7 +11,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 
 VOCABULARY = 4096
 _END = "<|endoftext|>"
@@ -36,7 +36,7 @@ def make_model(folder: Path) -> Path:
         _write(folder / _MARK, {**_SHAPE, **special})
         _write(folder / "generation_config.json", special)
     except OSError as error:
-        rule = f"the folder cannot be written ({error.strerror})"
+        rule = f"the folder cannot be written ({reason_of(error)})"
         raise SettingError("tiny_model", str(folder), rule, "name another one") from None
     return folder
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from search_spaces.yaml_file import read_yaml, yaml_text
 from tuner.engines.server.token_prompts import find_tokenizer
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.files import write_output
 from tuner.workloads.traces.cut import Distances, cut, distances
 from tuner.workloads.traces.formats import read_as, read_recording
@@ -189,7 +189,7 @@ def _write(output: Path, requests: Path, document: Mapping[str, Any], origin: st
         write_output(requests, requests_text(timeline.requests, times, timeline.block_tokens))
         write_output(output, f"{head}\n{yaml_text(document)}{end}")
     except OSError as error:
-        raise SettingError("output", str(output), f"cannot be written: {error.strerror}", "choose another") from None
+        raise SettingError("output", str(output), f"cannot be written: {reason_of(error)}", "choose another") from None
 
 
 def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) -> WrittenTraffic:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search_spaces.yaml_file import YamlError, read_regular_file, read_yaml
-from tuner.errors import UserError
+from tuner.errors import UserError, reason_of
 
 TEXT_LIMIT = 2**30
 """The largest file of prompts, times or lengths, in bytes."""
@@ -57,7 +57,7 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
     try:
         data = read_yaml(path).data
     except OSError as error:
-        raise UserError(f"{what} {str(path)!r} cannot be read: {error.strerror}; give a YAML file") from None
+        raise UserError(f"{what} {str(path)!r} cannot be read: {reason_of(error)}; give a YAML file") from None
     except YamlError as error:
         raise UserError(f"{error.place}: not valid YAML: {error.reason}; correct that line") from None
     if not isinstance(data, dict):

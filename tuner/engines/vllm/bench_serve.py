@@ -13,6 +13,7 @@ from records.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
 from records.trials import Repeat
 from search_spaces.yaml_file import read_regular_file
 from tuner.engines.server.traffic import ResultError
+from tuner.errors import reason_of
 from tuner.specs import ModelRef
 from tuner.workloads.results import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
@@ -82,7 +83,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         raise ResultError(f"the benchmark wrote no result ({path.name})", written=False) from None
     except OSError as error:
-        raise ResultError(f"the benchmark's result {path.name} cannot be read: {error.strerror}") from None
+        raise ResultError(f"the benchmark's result {path.name} cannot be read: {reason_of(error)}") from None
     except UnicodeDecodeError as error:
         raise ResultError(f"the benchmark's result {path.name} is not UTF-8: {error.reason}") from None
     except (ValueError, RecursionError) as error:

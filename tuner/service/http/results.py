@@ -15,6 +15,7 @@ from records.measured import metrics_of
 from records.trials import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.client.replies import SubmittedTrial
+from tuner.errors import reason_of
 from tuner.service.driver.size import ANSWER, PAGE
 from tuner.service.http.access import Known, Readable, readable
 from tuner.service.http.context import Context
@@ -226,5 +227,5 @@ def log(
     except FileNotFoundError:
         raise not_found("log of the study", found.id) from None
     except OSError as error:
-        raise Problem(500, f"the log cannot be read: {error.strerror}") from None
+        raise Problem(500, f"the log cannot be read: {reason_of(error)}") from None
     return Response(content, media_type="text/plain; charset=utf-8", headers={"Tuner-Log-Size": str(size)})

@@ -18,7 +18,7 @@ from tuner.engines.kind import ModelForm
 from tuner.engines.kinds import kind_of
 from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.user_command import absolute_path
-from tuner.errors import SettingError
+from tuner.errors import SettingError, reason_of
 from tuner.http import HttpError, ReadLimits, fetch
 from tuner.hub import cached_config
 from tuner.settings.study import StudySettings
@@ -141,7 +141,7 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
     except GgufError as error:
         raise SettingError("model", name, f"no GGUF file: {error}", remedy) from None
     except OSError as error:
-        raise SettingError("model", name, f"the file cannot be read ({error.strerror})", remedy) from None
+        raise SettingError("model", name, f"the file cannot be read ({reason_of(error)})", remedy) from None
     path = os.fspath(file.resolve())
     return ModelRef(path, absolute_path(tokenizer or path), path), header.shape
 

@@ -21,7 +21,7 @@ from records.trials import Provenance, StudyRecord, TrialRecord
 from search_spaces import space_names
 from search_spaces.yaml_file import YamlError, plain_yaml, read_yaml
 from tuner.engines.command_line import command_of, engine_of, sampling_arguments
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.export.from_study import serve_script_of, verified_workload
 from tuner.export.references import Reference
 from tuner.export.serve_script import ServeScript, without_trial_settings
@@ -219,7 +219,7 @@ def write_expected(path: Path, expected: Expected) -> None:
     try:
         path.write_text(plain_yaml({"tuner_recheck": FORMAT, **data}), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; give another file") from None
+        raise UserError(f"{path} cannot be written: {reason_of(error)}; give another file") from None
 
 
 def read_expected(path: Path) -> Expected:
@@ -233,7 +233,7 @@ def read_expected(path: Path) -> Expected:
     except YamlError as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        raise SettingError("study", str(path), f"the file cannot be read: {error.strerror}", "give another") from None
+        raise SettingError("study", str(path), f"the file cannot be read: {reason_of(error)}", "give another") from None
     if data.pop("tuner_recheck", None) != FORMAT:
         rule = f"this is no file of a recheck in format {FORMAT}"
         raise SettingError("study", str(path), rule, "write one: `tuner recheck STUDY` with {save}")

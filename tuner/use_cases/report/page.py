@@ -14,7 +14,7 @@ from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, 
 from records.trials import TrialRecord
 from storage import open_store
 from storage.store import Store
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, reason_of
 from tuner.export.from_study import serve_script_of
 from tuner.files import write_output
 from tuner.owner import free_path, refuse_other_file
@@ -431,6 +431,6 @@ def write_page(page: Page, output: Path, mode: int | None = None) -> Path:
     try:
         write_output(output, render(page), mode=mode)
     except OSError as error:
-        rule = f"the file cannot be written: {error.strerror}"
+        rule = f"the file cannot be written: {reason_of(error)}"
         raise SettingError("output", str(output), rule, "choose another file") from None
     return output

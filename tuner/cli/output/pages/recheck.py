@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.cli.options import option_of
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.signals import stop_on_signals
-from tuner.errors import SettingError, UserError, spelled
+from tuner.errors import SettingError, UserError, reason_of, spelled
 from tuner.use_cases.recheck.recheck import RecheckSettings as RecheckSettings
 from tuner.use_cases.recheck.recheck import recheck
 from tuner.use_cases.recheck.result import junit, markdown
@@ -55,4 +55,4 @@ def _write(file: Path, content: str, mode: str) -> None:
         with file.open(mode, encoding="utf-8") as opened:
             opened.write(content)
     except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}; give another file") from None
+        raise UserError(f"{file} cannot be written: {reason_of(error)}; give another file") from None
