@@ -175,13 +175,19 @@ def test_every_command_that_measures_ends_at_sigterm(
             program, env={**os.environ, "TUNER_HOME": str(tmp_path)}, cwd=ROOT, stdout=output, stderr=output
         )
     own = identity_of(run)
-    until(lambda: held.exists() or run.poll() is not None, command)
-    assert run.poll() is None, log.read_text()
-    started = descendants_of(own)
-    began = time.monotonic()
-    run.terminate()
-    code, seconds = run.wait(DEADLINE_S), time.monotonic() - began
-    record_testsuite_property(f"tuner {command}", round(seconds, 1))
-    assert code == 130, log.read_text()
-    assert not any(map(is_alive, started))
-    assert seconds < BUSY * LIMIT_S
+    started: set[Identity] = set()
+    try:
+        until(lambda: held.exists() or run.poll() is not None, command)
+        assert run.poll() is None, log.read_text()
+        started = descendants_of(own)
+        began = time.monotonic()
+        run.terminate()
+        code, seconds = run.wait(DEADLINE_S), time.monotonic() - began
+        record_testsuite_property(f"tuner {command}", round(seconds, 1))
+        assert code == 130, log.read_text()
+        assert not any(map(is_alive, started))
+        assert seconds < BUSY * LIMIT_S
+    finally:
+        for each in (*started, own):
+            send_signal(each, signal.SIGKILL)
+        run.wait()
