@@ -29,11 +29,13 @@ def _initdb() -> str | None:
 
 FIND: dict[str, Callable[[], str | None]] = {
     "chromium": _on_path("chromium", "chromium-browser", "google-chrome"),
+    "curl": _on_path("curl"),
     "haproxy": find_haproxy,
     "helm": _on_path("helm"),
     "libgomp1": lambda: find_library("gomp"),  # of the package xllamacpp
     "postgresql": _initdb,
     "shellcheck": _on_path("shellcheck"),
+    "sqlite3": _on_path("sqlite3"),
     "systemd": _on_path("systemd-analyze"),
 }
 """By the name of its Debian package, how each program or library is found."""
