@@ -35,7 +35,6 @@ FIND: dict[str, Callable[[], str | None]] = {
     "libgomp1": lambda: find_library("gomp"),  # of the package xllamacpp
     "postgresql": _initdb,
     "shellcheck": _on_path("shellcheck"),
-    "sqlite3": _on_path("sqlite3"),
     "systemd": _on_path("systemd-analyze"),
 }
 """By the name of its Debian package, how each program or library is found."""

@@ -59,12 +59,13 @@ NOT_RUN = {
     "oidc": "needs a provider: tests/browser signs in at one",
     "webhook": "needs a receiver: tests/unit/service sends messages to one",
     "pg_dump": "needs the service's PostgreSQL",
+    "sqlite3": "needs the operator's database",
     "ssh -N": "needs another machine",
     "uvx": "needs the package index: tests/browser opens optuna-dashboard",
 }
 """Parts of command lines that are not run here, with the reason."""
 
-PROGRAMS = {"docs/service.md": ("curl", "sqlite3")}
+PROGRAMS = {"docs/service.md": ("curl",)}
 """Programs that a page needs, and README.md does not install."""
 
 WIDTH = 100
