@@ -11,6 +11,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.base import InlineExecutor
 from tuner.study.protocols import MlflowLacks
+from tuner.use_cases import files
 from tuner.use_cases import optimize as optimize_run
 
 SHAPE = {
@@ -56,6 +57,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
             patch.delenv(name, raising=False)
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report_of_a_study(home: Path) -> Iterator[None]:
+    """No report at the end of a study in this process, a third of its time; a module that reads reports overrides it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_report", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="module")

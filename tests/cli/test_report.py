@@ -16,6 +16,11 @@ STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2"
 LOOP = ("--prompts", "40", "--users", "20")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def report_of_a_study() -> None:
+    """A study ends with its report."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A folder with a study of a closed loop and one of traffic."""
