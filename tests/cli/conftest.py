@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ class NoMlflow:
     def wait(self, *_: object) -> MlflowLacks:
         """Return at once: every trial counts as logged."""
         return MlflowLacks.NOTHING
+
+
+@contextmanager
+def studies_alone() -> Iterator[None]:
+    """Let studies in this process end without MLflow, which starts a process, and without their report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+        patch.setattr(files, "_report", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

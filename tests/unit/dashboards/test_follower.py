@@ -302,7 +302,7 @@ sync_to_mlflow(sys.argv[1], None, sys.argv[2])
     [
         pytest.param("create_experiment", 1, marks=pytest.mark.slow),
         pytest.param("create_run", 1, marks=pytest.mark.slow),
-        ("create_run", 3),
+        pytest.param("create_run", 3, marks=pytest.mark.slow),
         ("log_batch", 4),
         pytest.param("set_terminated", 2, marks=pytest.mark.slow),
     ],
