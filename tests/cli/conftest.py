@@ -71,7 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def report_of_a_study(home: Path) -> Iterator[None]:
-    """No report at the end of a study in this process, a third of its time; a module that reads reports overrides it."""
+    """No report at the end of a study in this process, a third of its time. A module that reads one overrides this."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "_report", lambda *_: None)
         yield

@@ -78,6 +78,7 @@ def test_a_slower_version_is_found_beside_the_other(study: Path, fake: Path, tmp
     assert f"{fake}: vLLM 0.32.0+fake on cpu, as in the study" in printed.err
 
 
+@pytest.mark.slow
 def test_two_rounds_cannot_tell_and_the_next_step_asks_for_more(study: Path, fake: Path, tmp_path: Path) -> None:
     other = install_fake_vllm(tmp_path / "bin", noise=0.2, slower=1.001)
     printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(other), "--rounds", "2")
@@ -139,6 +140,7 @@ def test_a_saved_file_is_a_gate_without_a_database(
     assert "| output_throughput |" in summary
 
 
+@pytest.mark.slow
 def test_the_action_of_ci_fails_for_a_slower_server(study: Path, same: CommandOutput, tmp_path: Path) -> None:
     """The exit codes are tested in tests/unit/deploy."""
     assert same.code == 0

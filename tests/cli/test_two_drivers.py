@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,13 @@ from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
-SMALL = {"study": "s", "engine": "simulated", "confirm_rounds": 0, "num_prompts": 8, "max_concurrency": 4}
+SMALL: dict[str, Any] = {
+    "study": "s",
+    "engine": "simulated",
+    "confirm_rounds": 0,
+    "num_prompts": 8,
+    "max_concurrency": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,10 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
+BOTH = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.program("postgresql"), pytest.mark.slow])]
+
+
+@pytest.fixture(params=BOTH)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind that both drivers reach."""
     if request.param == "sqlite":

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 import tuner
-from tests.cli.conftest import studies_alone
 from storage import open_store
 from tests.cli.command import run_here
+from tests.cli.conftest import studies_alone
 from tuner.errors import EXIT_WORSE
 from tuner.use_cases.drift import promise_of, read_counters, window_between
 

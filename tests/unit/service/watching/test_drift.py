@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.cli.conftest import studies_alone
 from storage import Store, normalise_url, open_store
 from storage.service.records import SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tests.cli.conftest import studies_alone
 from tests.service_samples import DRIVER, START, lease_of, submission
 from tests.unit.use_cases.test_drift import page
 from tuner.errors import SettingError
