@@ -21,13 +21,8 @@ from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
-SMALL: dict[str, Any] = {
-    "study": "s",
-    "engine": "simulated",
-    "confirm_rounds": 0,
-    "num_prompts": 8,
-    "max_concurrency": 4,
-}
+LOAD = {"num_prompts": 8, "max_concurrency": 4}
+SMALL: dict[str, Any] = {"study": "s", "engine": "simulated", "confirm_rounds": 0, **LOAD}
 
 
 @pytest.fixture(scope="module")
