@@ -69,7 +69,7 @@ def test_the_same_installation_holds_and_the_study_keeps_the_result(study: Path,
 
 def test_a_slower_version_is_found_beside_the_other(study: Path, fake: Path, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, slower=1.1)
-    printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(slow), "--json")
+    printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(slow), "--rounds", "2", "--json")
     found = json.loads(printed.out)
     assert (printed.code, found["verdict"], found["record"]) == (6, "worse", None)
     (server,) = found["servers"]
@@ -88,7 +88,7 @@ def test_two_rounds_cannot_tell_and_the_next_step_asks_for_more(study: Path, fak
 
 def test_a_slower_machine_is_told_from_a_lost_gain(study: Path, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, slower=1.5)
-    printed = rechecked(study, "mine", "--vllm", str(slow))
+    printed = rechecked(study, "mine", "--vllm", str(slow), "--rounds", "2")
     assert printed.code == 6, printed.err
     lines = printed.out.splitlines()
     assert [line for line in lines if line.startswith("trial 0 relative to the baseline") and line.endswith("holds")]
@@ -102,7 +102,7 @@ def test_a_lost_gain_names_the_command_that_tunes_again(
 ) -> None:
     lost = {"when": {"max_num_seqs": None}, "slower": 2.0}  # the winner has no flag, the baseline has this one
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, fail_when=[lost])
-    printed = rechecked(study, "mine", "--vllm", str(slow))
+    printed = rechecked(study, "mine", "--vllm", str(slow), "--rounds", "2")
     assert printed.code == 6, printed.err
     following = printed.out.splitlines()[-1]
     assert following.startswith("next: tuner optimize --study mine-0.32.0+fake --learn-from mine ")
