@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.programs import FIND, needed
+from tests.programs import needed
 
 READY_S = 60
 MEMORY = Path("/dev/shm")
@@ -27,20 +27,16 @@ ROOM = 4 * 2**30
 
 @dataclass
 class PostgresServer:
-    """A server in a folder; its superuser `tuner` connects through `socket`, that folder, without a password.
-
-    A `durable` one waits for the disk at each commit, as PostgreSQL does by default.
-    """
+    """A server in a folder; its superuser `tuner` connects through `socket`, that folder, without a password."""
 
     programs: Path
     socket: Path
-    durable: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
         with (self.socket / "log").open("ab") as log:
-            self.process = _start(self.programs, self.socket, unprivileged_user(), log.fileno(), self.durable)
+            self.process = _start(self.programs, self.socket, unprivileged_user(), log.fileno())
         _wait_until_ready(self.process, self.socket)
 
     @property
@@ -74,12 +70,6 @@ class PostgresServer:
         return f"postgresql://tuner@/{name}?host={self.socket}"
 
 
-def require_postgresql() -> None:
-    """End a program that is no test, and needs PostgreSQL, with one line if it is not installed."""
-    if FIND["postgresql"]() is None:
-        raise SystemExit("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-
-
 def unprivileged_user() -> str | None:
     """Return the user to run PostgreSQL as, because it refuses root; None if this process is not root's."""
     if os.geteuid() != 0:
@@ -89,17 +79,17 @@ def unprivileged_user() -> str | None:
 
 
 @contextmanager
-def postgres_server(durable: bool = False) -> Iterator[PostgresServer]:
+def postgres_server() -> Iterator[PostgresServer]:
     """Run a server until the block ends."""
     programs = needed("postgresql").resolve().parent
     user = unprivileged_user()
-    in_memory = not durable and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir=MEMORY if in_memory else None))
     try:
         if user is not None:
             shutil.chown(folder, user)
         _initialise(programs, folder, user)
-        server = PostgresServer(programs, folder, durable)
+        server = PostgresServer(programs, folder)
         try:
             server.start()
             yield server
@@ -117,9 +107,8 @@ def _initialise(programs: Path, folder: Path, user: str | None) -> None:
         raise RuntimeError(f"initdb failed with {done.returncode}: {done.stderr.strip()}")
 
 
-def _start(programs: Path, folder: Path, user: str | None, log: int, durable: bool) -> subprocess.Popen[bytes]:
-    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "timezone=Asia/Kolkata"]
-    settings += ["max_connections=300"] if durable else ["fsync=off"]
+def _start(programs: Path, folder: Path, user: str | None, log: int) -> subprocess.Popen[bytes]:
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "timezone=Asia/Kolkata", "fsync=off"]
     options = [word for setting in settings for word in ("-c", setting)]
     command = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
     return subprocess.Popen(command, cwd=folder, user=user, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

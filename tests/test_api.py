@@ -93,6 +93,7 @@ def test_a_database_that_does_not_exist_is_the_callers_mistake(folder: Path) -> 
         tuner.load_study("mine")
 
 
+@pytest.mark.slow
 def test_the_example_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "docs" / "examples" / "optimize.py"))
     printed = capsys.readouterr().out

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
 LEAVES_OUT = ("-k", "--ignore", "--deselect", "--lf", "--ff", "--maxfail", "-x")
-HARMLESS = {"-q", "--strict-markers", "--strict-config", "-n", "2", "--dist", "loadfile"}
+HARMLESS = {"-q", "--strict-markers", "--strict-config", "-n", "3", "--dist", "loadfile"}
 HARMLESS |= {"--no-loadscope-reorder", "--max-worker-restart=0"}
 
 

@@ -22,7 +22,7 @@ from tests.postgres import PostgresServer
 from tuner.processes.watchdog import PROGRAM
 
 FROZEN_S = (0.5, 5.0)
-"""Bounds of how long a process is frozen or short of memory, a database locked, a server down and a disk full."""
+"""Bounds of how long a process is frozen or short of memory, a database locked, and a server down."""
 SPARE_MEMORY = 2**22
 """What a process that is short of memory can still allocate, in bytes."""
 MEMORY_FAULT = "memory cap"
@@ -41,7 +41,6 @@ class Scene:
     rng: random.Random
     postgres: PostgresServer | None = None
     mlflow: MlflowServer | None = None
-    own_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,21 +240,6 @@ def restart_mlflow(scene: Scene) -> bool:
     return True
 
 
-def fill_disk(scene: Scene) -> bool:
-    """Fill the disk that has the study's folder for some seconds."""
-    if not scene.own_disk:
-        return False
-    ballast = scene.study.folder / "ballast"
-    try:
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(bytes(2**20)):
-                pass
-        time.sleep(scene.rng.uniform(*FROZEN_S))
-    finally:
-        ballast.unlink()
-    return True
-
-
 FAULTS = (
     Fault("driver", kill_driver, ends_command=True, weight=3),
     Fault("everything", kill_everything, ends_command=True),
@@ -280,13 +264,11 @@ POSTGRES_FAULTS = (
     Fault("PostgreSQL connections", drop_connections, weight=4),
 )
 MLFLOW_FAULTS = (Fault("MLflow server", restart_mlflow, weight=4),)
-DISK_FAULTS = (Fault("full disk", fill_disk, weight=4),)
 
 
 def draw(scene: Scene) -> Fault:
     """Return a fault of a random kind, among those that the scene can have."""
     kinds = [*FAULTS, *(SQLITE_FAULTS if scene.postgres is None else POSTGRES_FAULTS)]
     kinds += MLFLOW_FAULTS if scene.mlflow is not None else ()
-    kinds += DISK_FAULTS if scene.own_disk else ()
     drawn: Fault = scene.rng.choices(kinds, [kind.weight for kind in kinds])[0]
     return drawn

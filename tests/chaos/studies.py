@@ -9,14 +9,11 @@ import json
 import random
 import signal
 import sqlite3
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from records.trials import TrialRecord
 from tests.chaos.faults import CLOCK_VARIABLE, MEMORY_FAULT, Fault, Scene, clock_of, draw
@@ -24,7 +21,6 @@ from tests.fakes import install_fake_vllm
 from tests.faults.command import Command, Study, described
 from tests.mlflow_server import MlflowServer, mlflow_server
 from tests.postgres import PostgresServer
-from tuner.use_cases.tiny_model import make_model
 
 TRIALS = 14
 ROUNDS = 2
@@ -47,13 +43,6 @@ SEARCH = (
     *("--no-reduce", "--plain"),
 )
 SERVER = ("--", "--max-model-len", "1024")
-REAL_TRIALS = 6
-REAL_WORKLOAD = (
-    *("--input-len", "128", "--output-len", "64", "--prompts", "24", "--users", "4"),
-    *("--env", "VLLM_CPU_KVCACHE_SPACE=1"),
-)
-REAL_SERVER = ("--", "--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager")
-DISK_MIB = 700
 CLOCK = Path(__file__).parent / "clock"
 """Python finds what steps the date here."""
 POLL_S = 0.1
@@ -63,15 +52,11 @@ Key = tuple[int, int]
 
 @dataclass
 class ChaosReport:
-    """What happened: faults by kind, seconds to recover, and every broken invariant."""
+    """What happened: faults by kind, and every broken invariant."""
 
     faults: Counter[str] = field(default_factory=Counter)
-    recovery_s: dict[str, list[float]] = field(default_factory=dict)
-    cleanup_s: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     studies: int = 0
-    trials: int = 0
-    starts: int = 0
 
     @property
     def total(self) -> int:
@@ -86,19 +71,10 @@ class Surroundings:
     Attributes:
         postgres: a server for the studies' databases; None: SQLite files.
         mlflow: whether each study logs to an MLflow server.
-        own_disk: whether each study's folder is a small disk of its own; needs a mount namespace.
-        vllm: a real vLLM; None: the fake one.
     """
 
     postgres: PostgresServer | None = None
     mlflow: bool = False
-    own_disk: bool = False
-    vllm: Path | None = None
-
-    @property
-    def trials(self) -> int:
-        """How many trials a study has."""
-        return TRIALS if self.vllm is None else REAL_TRIALS
 
 
 def new_study(folder: Path, seed: int, around: Surroundings, mlflow: MlflowServer | None) -> Study:
@@ -108,10 +84,6 @@ def new_study(folder: Path, seed: int, around: Surroundings, mlflow: MlflowServe
     clock_of(folder).write_text("0")
     environment = {"PYTHONPATH": str(CLOCK), CLOCK_VARIABLE: str(clock_of(folder))}
     environment |= {} if mlflow is None else {"MLFLOW_TRACKING_URI": mlflow.url}
-    if around.vllm is not None:
-        model = make_model(folder / "model")
-        real = ("--trials", str(REAL_TRIALS), "--seed", str(seed), *SEARCH, *REAL_WORKLOAD, *REAL_SERVER)
-        return Study(folder, around.vllm, model, real, storage, HF_HUB_OFFLINE="1", **environment)
     vllm = install_fake_vllm(folder / "bin", bench_s=BENCHMARK_S)
     model = folder / "model"
     model.mkdir()
@@ -141,12 +113,11 @@ class ChaosStudy:
 
     def start(self) -> Command:
         """Start the command, which is the same each time."""
-        self.report.starts += 1
         return self.study.start()
 
     def scene(self) -> Scene:
         """Return what a fault can strike now."""
-        return Scene(self.study, self.command, self.rng, self.around.postgres, self.mlflow, self.around.own_disk)
+        return Scene(self.study, self.command, self.rng, self.around.postgres, self.mlflow)
 
     def run(self) -> None:
         """Let faults strike until none is left, then let the study end; check it."""
@@ -187,7 +158,6 @@ class ChaosStudy:
                 self.command.kill()
                 return
             time.sleep(POLL_S)
-        self.report.recovery_s.setdefault(fault.name, []).append(time.monotonic() - begun)
         self.snapshot()
 
     def snapshot(self) -> dict[Key, TrialRecord]:
@@ -239,7 +209,6 @@ class ChaosStudy:
         begun = time.monotonic()
         while (left := self.leftovers()) and time.monotonic() - begun < LEFTOVERS_S:
             time.sleep(0.05)
-        self.report.cleanup_s.append(time.monotonic() - begun)
         if left:
             ended = f"exit code {self.command.popen.returncode}: {self.command.output()[-400:]}"
             self.problem(f"left {LEFTOVERS_S:.0f} s after {cause}: {left}; {ended}")
@@ -252,10 +221,9 @@ class ChaosStudy:
         """Check the study that has ended."""
         records = self.snapshot()
         self.report.studies += 1
-        self.report.trials += len(records)
         numbers = sorted(number for number, round_ in records if round_ == 0)
-        if numbers != list(range(self.around.trials)):
-            self.problem(f"trials {numbers} of {self.around.trials}")
+        if numbers != list(range(TRIALS)):
+            self.problem(f"trials {numbers} of {TRIALS}")
         self.check_leftovers("the end of the study")
         sync = self.study.sync()
         if sync.wait() != 0:
@@ -281,40 +249,8 @@ def run_chaos(
     while report.total < faults:
         with ExitStack() as stack:
             place = folder / f"study-{report.studies}"
-            if around.own_disk:
-                stack.enter_context(small_disk(place))
             mlflow = stack.enter_context(mlflow_server(folder / f"mlflow-{report.studies}")) if around.mlflow else None
             study = new_study(place, rng.randrange(1000), around, mlflow)
             stack.callback(study.close)
             ChaosStudy(study, report, rng, min(each, faults - report.total), around, mlflow).run()
     return report
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """Mount a disk of `DISK_MIB` at a folder until the block ends."""
-    place.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(place)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def to_json(report: ChaosReport) -> dict[str, Any]:
-    """Return the figures of a run as plain JSON; seconds."""
-    recovery = sorted(seconds for values in report.recovery_s.values() for seconds in values)
-    return {
-        "faults": report.total,
-        "by_kind": dict(sorted(report.faults.items())),
-        "studies": report.studies,
-        "trials": report.trials,
-        "starts": report.starts,
-        "recovery_median_s": recovery[len(recovery) // 2] if recovery else None,
-        "recovery_worst_s": recovery[-1] if recovery else None,
-        "recovery_by_kind_s": {
-            name: [round(value, 1) for value in values] for name, values in sorted(report.recovery_s.items())
-        },
-        "cleanup_worst_s": max(report.cleanup_s, default=None),
-        "problems": report.problems,
-    }

@@ -1,7 +1,4 @@
-"""Random faults on studies with SQLite, and with PostgreSQL and an MLflow server.
-
-`python -m tests.chaos` runs more of them.
-"""
+"""Random faults on studies with SQLite, and with PostgreSQL and an MLflow server."""
 
 from pathlib import Path
 

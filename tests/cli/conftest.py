@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.base import InlineExecutor
 from tuner.study.protocols import MlflowLacks
+from tuner.use_cases import files
 from tuner.use_cases import optimize as optimize_run
 
 SHAPE = {
@@ -43,6 +45,15 @@ class NoMlflow:
         return MlflowLacks.NOTHING
 
 
+@contextmanager
+def studies_alone() -> Iterator[None]:
+    """Let studies in this process end without MLflow, which starts a process, and without their report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+        patch.setattr(files, "_report", lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A new home of the tuner, no hub, no variables of vLLM or MLflow, and no MLflow in this process."""
@@ -56,6 +67,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
             patch.delenv(name, raising=False)
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report_of_a_study(home: Path) -> Iterator[None]:
+    """No report at the end of a study in this process, a third of its time. A module that reads one overrides this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_report", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.server.mcpserver import MCPServer
 
 from records.trials import Provenance, StudyRecord
 from storage.service.records import SubmissionState
 from tests.cli.command import run_here
 from tests.served import Served, serving
+from tuner.client.client import AsyncClient
+from tuner.use_cases.agent import tools
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 SCORE = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 4}
@@ -29,6 +32,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def as_agent(served: Served, token: str, story: Callable[[Client], Awaitable[None]]) -> None:
+    """Run a story with the SDK's client on the tools of `tuner mcp` in this process."""
+
+    async def run() -> None:
+        async with AsyncClient(served.url, token=served.tokens[token]) as own:
+            server = MCPServer("tuner")
+            for tool in tools(own):
+                server.add_tool(tool)
+            async with Client(server) as client:
+                await story(client)
+
+    asyncio.run(run())
+
+
+def as_program(served: Served, token: str, story: Callable[[Client], Awaitable[None]]) -> None:
     """Start `tuner mcp` with a token, and run a story with the SDK's client."""
     variables = {**os.environ, "TUNER_SERVER": served.url, "TUNER_TOKEN": served.tokens[token]}
     program = StdioServerParameters(
@@ -78,7 +95,7 @@ def test_the_story_what_if_submit_watch_verdict(served: Served) -> None:
         assert found["conclusion"]["contenders"][0]["score"] == SCORE
         assert "front" not in found["conclusion"]
 
-    as_agent(served, "ada", story)
+    as_program(served, "ada", story)
 
 
 def test_the_rights_are_those_of_the_token(served: Served) -> None:

@@ -69,7 +69,7 @@ class Finished:
         return found.out
 
 
-@pytest.fixture(scope="module", params=STUDIES)
+@pytest.fixture(scope="module", params=[*list(STUDIES)[:-1], pytest.param("two", marks=pytest.mark.slow)])
 def study(request: pytest.FixtureRequest, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp(request.param)
     short_traffic(folder / "traffic.yaml")

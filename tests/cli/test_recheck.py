@@ -69,7 +69,7 @@ def test_the_same_installation_holds_and_the_study_keeps_the_result(study: Path,
 
 def test_a_slower_version_is_found_beside_the_other(study: Path, fake: Path, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, slower=1.1)
-    printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(slow), "--json")
+    printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(slow), "--rounds", "2", "--json")
     found = json.loads(printed.out)
     assert (printed.code, found["verdict"], found["record"]) == (6, "worse", None)
     (server,) = found["servers"]
@@ -78,6 +78,7 @@ def test_a_slower_version_is_found_beside_the_other(study: Path, fake: Path, tmp
     assert f"{fake}: vLLM 0.32.0+fake on cpu, as in the study" in printed.err
 
 
+@pytest.mark.slow
 def test_two_rounds_cannot_tell_and_the_next_step_asks_for_more(study: Path, fake: Path, tmp_path: Path) -> None:
     other = install_fake_vllm(tmp_path / "bin", noise=0.2, slower=1.001)
     printed = rechecked(study, "mine", "--vllm", str(fake), "--vllm", str(other), "--rounds", "2")
@@ -87,7 +88,7 @@ def test_two_rounds_cannot_tell_and_the_next_step_asks_for_more(study: Path, fak
 
 def test_a_slower_machine_is_told_from_a_lost_gain(study: Path, tmp_path: Path) -> None:
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, slower=1.5)
-    printed = rechecked(study, "mine", "--vllm", str(slow))
+    printed = rechecked(study, "mine", "--vllm", str(slow), "--rounds", "2")
     assert printed.code == 6, printed.err
     lines = printed.out.splitlines()
     assert [line for line in lines if line.startswith("trial 0 relative to the baseline") and line.endswith("holds")]
@@ -101,7 +102,7 @@ def test_a_lost_gain_names_the_command_that_tunes_again(
 ) -> None:
     lost = {"when": {"max_num_seqs": None}, "slower": 2.0}  # the winner has no flag, the baseline has this one
     slow = install_fake_vllm(tmp_path / "bin", noise=0.003, fail_when=[lost])
-    printed = rechecked(study, "mine", "--vllm", str(slow))
+    printed = rechecked(study, "mine", "--vllm", str(slow), "--rounds", "2")
     assert printed.code == 6, printed.err
     following = printed.out.splitlines()[-1]
     assert following.startswith("next: tuner optimize --study mine-0.32.0+fake --learn-from mine ")
@@ -139,6 +140,7 @@ def test_a_saved_file_is_a_gate_without_a_database(
     assert "| output_throughput |" in summary
 
 
+@pytest.mark.slow
 def test_the_action_of_ci_fails_for_a_slower_server(study: Path, same: CommandOutput, tmp_path: Path) -> None:
     """The exit codes are tested in tests/unit/deploy."""
     assert same.code == 0

@@ -12,8 +12,13 @@ from tests.cli.command import run_here
 from tests.cli.conftest import short_traffic
 from tuner.use_cases.report.charts import CHARTS
 
-STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "4")
+STUDY = ("optimize", "--engine", "simulated", "--plain", "--no-reduce", "--confirm-rounds", "2", "--trials", "3")
 LOOP = ("--prompts", "40", "--users", "20")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report_of_a_study() -> None:
+    """A study ends with its report."""
 
 
 @pytest.fixture(scope="module")

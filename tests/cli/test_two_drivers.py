@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
+LOAD = {"num_prompts": 8, "max_concurrency": 4}
+SMALL: dict[str, Any] = {"study": "s", "engine": "simulated", "confirm_rounds": 0, **LOAD}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,10 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
+BOTH = ["sqlite", pytest.param("postgresql", marks=[pytest.mark.program("postgresql"), pytest.mark.slow])]
+
+
+@pytest.fixture(params=BOTH)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind that both drivers reach."""
     if request.param == "sqlite":
@@ -61,7 +67,7 @@ def test_a_second_driver_in_another_folder_is_refused(
     (tmp_path / "alias.db").symlink_to(tmp_path / "shared.db")
     monkeypatch.chdir(one)
     observer = SecondDriver(other, storage.replace("shared.db", "alias.db"))
-    study = StudySettings(study="s", confirm_rounds=0, trials=2, min_gain=0, engine="simulated", storage=storage)
+    study = StudySettings(**SMALL, trials=2, min_gain=0, storage=storage)
     optimize_run.optimize(study, observer, Wishes())
     assert observer.output is not None
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
@@ -91,7 +97,7 @@ def test_the_lock_is_held_until_the_executor_has_stopped(
         return executor
 
     monkeypatch.setattr(optimize_run, "_executor", observed)
-    study = StudySettings(study="s", confirm_rounds=0, trials=1, engine="simulated", storage=storage)
+    study = StudySettings(**SMALL, trials=1, storage=storage)
     optimize_run.optimize(study, SilentObserver(), Wishes())
     assert set(holders) == {locks.Holder.this_process()}  # closed before the report, and at the end
     assert locks.study_lock(storage, "s").holder() is None

@@ -77,7 +77,15 @@ def silent_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("stage", PLACES)
+RELEASE = {
+    *("waits for a worker", "checks the answers", "checks a configuration", "launches a server", "warms up"),
+    *("searches a capacity", "plans smaller forms", "predicts fleets"),
+}
+"""Stages in which a driver hangs in the way of a stage beside them, in the same process and thread."""
+STAGES = [pytest.param(stage, marks=pytest.mark.release) if stage in RELEASE else stage for stage in PLACES]
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_cancelled_submission_ends_in_every_stage(
     stage: str, tmp_path: Path, silent_url: str, record_testsuite_property: Record
 ) -> None:

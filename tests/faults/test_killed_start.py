@@ -37,7 +37,7 @@ def test_nothing_is_left(latest: str, make_study: MakeStudy) -> None:
     assert list(Path(tempfile.gettempdir()).glob(f"tuner-*-{command.popen.pid}-*")) == []
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("after_s", [0.0, pytest.param(0.3, marks=pytest.mark.release), 1.0, 3.0])
 def test_a_lost_control_store_costs_another_start_or_is_said_at_once(after_s: float, make_study: MakeStudy) -> None:
     study = make_study(1, bench_s=0.05)
     command = study.start()

@@ -48,7 +48,7 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(study_folder: Path, home: Path, vllm: Path, tiny_model: Path) -> dict[str, Any]:
     """A study of five trials, three of them given: one that vLLM rejects, one that dies while it starts, one sound."""
     enqueued = [word for text in ENQUEUED for word in ("--enqueue", text)]
-    more = ("--baseline-repeats", "3", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "60")
+    more = ("--baseline-repeats", "3", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "30")
     return optimize(
         *(study_folder, home, vllm, tiny_model, "--trials", "5", "--space", "faults-cpu", "--study", "faults"),
         *("--output-len", "64", "--seed", "1", *SLOS, *more, *enqueued),

@@ -247,6 +247,7 @@ def run_plan(
 ) -> PlanResult:
     """Run a plan in this process, and write its progress if somebody reads it."""
     load = PlanRun(plan, requests, progress)
+    frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would delay every time stamp by its duration
@@ -254,4 +255,5 @@ def run_plan(
         return asyncio.run(load.run())
     finally:
         gc.enable()
-        gc.unfreeze()
+        if not frozen:  # what the caller has frozen stays so
+            gc.unfreeze()

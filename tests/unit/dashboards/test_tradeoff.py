@@ -177,11 +177,6 @@ def test_the_best_of_each_published_row(published: pd.DataFrame) -> None:
     }
 
 
-def test_only_prefix_caching_serves_every_class(published: pd.DataFrame) -> None:
-    shares = published.drop(columns="best")
-    assert [name for name in shares if (shares[name] > 0.4).all()] == ["#1 prefix", "#6 prefix+chunked"]
-
-
 def test_every_published_request_is_counted_by_length(tmp_path: Path) -> None:
     write_records(tmp_path / "requests-0.jsonl.gz", recorded(PUBLISHED["baseline"]))
     frame = requests_by_length_frame([tmp_path / "requests-0.jsonl.gz"])

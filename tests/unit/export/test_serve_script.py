@@ -262,19 +262,6 @@ def test_the_reference_is_json_in_the_script() -> None:
     assert found["slos"] == [["p99_tpot_ms", "<", 50.0]]
 
 
-def test_the_script_is_written_through_a_fifo(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE, text=True) as reader:
-        try:
-            write_serve_script(a_script(), fifo)
-            received, _ = reader.communicate(timeout=60)
-        finally:
-            reader.kill()
-    assert received == render_serve_script(a_script())
-    assert stat.S_ISFIFO(fifo.stat().st_mode)
-
-
 RANKED = (
     *("--pipeline-parallel-size", "2", "--nnodes", "2", "--node-rank", "0"),
     *("--master-addr", "10.0.0.7", "--master-port", "31000", "--data-parallel-rpc-port", "31001"),

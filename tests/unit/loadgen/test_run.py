@@ -256,16 +256,6 @@ def test_a_plan_is_read_back_unchanged(tmp_path: Path) -> None:
         assert read_plan(file) == (known, requests)
 
 
-def test_a_plan_may_be_without_requests(tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan", plan("u"), [])
-    assert read_plan(tmp_path / "plan") == (plan("u"), [])
-
-
-def test_a_plan_has_a_line_for_itself_and_one_a_request(tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan", plan("u"), [REQUEST, *due(0.0, 1.0)])
-    assert len((tmp_path / "plan").read_bytes().splitlines()) == 4
-
-
 def test_the_body_requests_a_stream_of_exactly_max_tokens_with_usage() -> None:
     assert json.loads(plan("u", model="the model").body(REQUEST)) == {
         "model": "the model",
@@ -414,19 +404,6 @@ def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
     assert read_records(tmp_path / "r.jsonl.gz") == records
 
 
-def test_absent_times_are_read_back_as_none(tmp_path: Path) -> None:
-    write_records(tmp_path / "r.jsonl.gz", [BARE])
-    (found,) = read_records(tmp_path / "r.jsonl.gz")
-    assert (found.due_s, found.sent_s, found.first_token_s, found.end_s) == (None, None, None, None)
-    assert (found.planned_input, found.output_tokens, found.gaps_s) == (None, None, ())
-    assert found.status is RequestStatus.NOT_SENT
-
-
-def test_no_records(tmp_path: Path) -> None:
-    write_records(tmp_path / "r.jsonl.gz", [])
-    assert read_records(tmp_path / "r.jsonl.gz") == []
-
-
 @pytest.mark.parametrize(
     "delays",
     [
@@ -532,15 +509,6 @@ def test_each_fault_has_its_status_and_affects_no_other_request(start_fake: Star
     assert stalled.end_s is not None
     assert 1.2 <= stalled.end_s - stalled.sent_s < 2.2
     assert stalled.error == "its deadline passed before its last token"
-
-
-def test_every_fault_at_once_in_an_open_loop(start_fake: StartFake) -> None:
-    fake = start_fake(faults={str(place): fault for place, fault in enumerate(ENDS)})
-    result = run_plan(plan(fake.url, timeout_s=1.2), due(*[0.0] * (len(ENDS) + 3)))
-    assert statuses(result.records) == Counter([*ENDS.values(), *[COMPLETED] * 3])
-    assert [record.index for record in result.records] == list(range(len(ENDS) + 3))
-    assert all(record.sent_s is not None and record.end_s is not None for record in result.records)
-    assert result.wall_s < 4.0
 
 
 def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) -> None:

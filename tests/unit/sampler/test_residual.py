@@ -283,7 +283,7 @@ print([sorted(trial.params.items()) for trial in study.trials])
 """
 
 
-@pytest.mark.parametrize("prior", [None, exact_prior])
+@pytest.mark.parametrize("prior", [pytest.param(None, marks=pytest.mark.slow), exact_prior])
 def test_a_seed_gives_the_same_trials_in_another_process(prior: Any) -> None:
     script = REPEAT % (prior.__name__ if prior else None)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

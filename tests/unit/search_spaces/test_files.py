@@ -305,14 +305,12 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", BAD)
-def test_each_reader_refuses_it_on_one_line(reader: str, name: str, tmp_path: Path) -> None:
+def test_each_reader_refuses_it_on_one_line(reader: str, tmp_path: Path) -> None:
     read, error = READERS[reader]
     path = tmp_path / "x.yaml"
-    path.write_text(BAD[name][0])
-    with pytest.raises(error) as caught:
+    path.write_text(BAD["an unknown alias"][0])
+    with pytest.raises(error, match=r"found undefined alias 'b'") as caught:
         read(path)
-    assert BAD[name][1].partition(" ")[2] in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -13,6 +13,7 @@ import pytest
 import tuner
 from storage import open_store
 from tests.cli.command import run_here
+from tests.cli.conftest import studies_alone
 from tuner.errors import EXIT_WORSE
 from tuner.use_cases.drift import promise_of, read_counters, window_between
 
@@ -36,9 +37,9 @@ def page(low: float, every: float, queries: float = 0, hits: float = 0) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a simulated study of 512 tokens in and 512 out."""
     folder = tmp_path_factory.mktemp("drift")
-    tuner.optimize(
-        study="s", trials=1, confirm_rounds=0, storage=str(folder / "tuner.db"), output=str(folder / "best_serve.sh")
-    )
+    storage, output = str(folder / "tuner.db"), str(folder / "best_serve.sh")
+    with studies_alone():
+        tuner.optimize(study="s", trials=1, confirm_rounds=0, storage=storage, output=output)
     return folder
 
 

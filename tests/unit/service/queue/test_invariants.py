@@ -12,7 +12,7 @@ from tuner.service.queue.policy import decide
 from tuner.service.queue.rules import MOST_PASSED_S, TRIALS_A_START, YIELD_AFTER_S
 from tuner.service.queue.view import Decisions, OwnerShare, QueueView, Running, Start, Waiting
 
-ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=400)
+ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=200)
 OWNERS = ("ann", "bob", "eve", "max")
 KINDS = {"h200": 4, "t4": 3}
 ROUNDING_S = 1e-6

@@ -14,6 +14,7 @@ import tuner
 from storage import Store, normalise_url, open_store
 from storage.service.records import SubmissionState
 from storage.service.store import ServiceStore, open_service_store
+from tests.cli.conftest import studies_alone
 from tests.service_samples import DRIVER, START, lease_of, submission
 from tests.unit.use_cases.test_drift import page
 from tuner.errors import SettingError
@@ -90,7 +91,8 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with the simulated study `s` of 512 tokens in and out."""
     folder = tmp_path_factory.mktemp("watched")
     output = str(folder / "best_serve.sh")
-    tuner.optimize(study="s", trials=1, confirm_rounds=0, storage=str(folder / "tuner.db"), output=output)
+    with studies_alone():
+        tuner.optimize(study="s", trials=1, confirm_rounds=0, storage=str(folder / "tuner.db"), output=output)
     return folder / "tuner.db"
 
 

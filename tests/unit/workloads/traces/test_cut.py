@@ -70,9 +70,18 @@ def test_distances_are_worked_out() -> None:
     assert found.hit_rate is None
 
 
-def test_a_cut_for_an_endless_cache_keeps_sessions_together() -> None:
-    whole = sessions(200, 5, 100.0)
-    part = cut(whole, 100, 1, None)
+@pytest.fixture(scope="module")
+def whole() -> Timeline:
+    return sessions(200, 5, 100.0)
+
+
+@pytest.fixture(scope="module")
+def part(whole: Timeline) -> Timeline:
+    """A cut of 100 requests for an endless cache."""
+    return cut(whole, 100, 1, None)
+
+
+def test_a_cut_for_an_endless_cache_keeps_sessions_together(whole: Timeline, part: Timeline) -> None:
     found = distances(whole, part, None)
     assert len(part.requests) == 100
     assert part.times_s is not None
@@ -82,21 +91,19 @@ def test_a_cut_for_an_endless_cache_keeps_sessions_together() -> None:
     assert abs(found.hit_rate or 1) < 0.05
 
 
-def test_a_cut_for_a_small_cache_keeps_what_it_finds() -> None:
-    whole = sessions(200, 5, 100.0)
+def test_a_cut_for_a_small_cache_keeps_what_it_finds(whole: Timeline, part: Timeline) -> None:
     small = 2000
     endless, cached = whole.hit_rate(), whole.hit_rate(small)
     assert endless is not None
     assert cached is not None
     assert endless > cached + 0.2
-    part = cut(whole, 100, 1, small)
-    assert abs(distances(whole, part, small).hit_rate or 1) < 0.05
-    assert abs(distances(whole, cut(whole, 100, 1, None), small).hit_rate or 0) > 0.05
+    assert abs(distances(whole, cut(whole, 100, 1, small), small).hit_rate or 1) < 0.05
+    assert abs(distances(whole, part, small).hit_rate or 0) > 0.05
 
 
 def test_a_cut_is_the_same_for_the_same_seed() -> None:
-    whole = sessions(60, 4, 50.0)
-    assert cut(whole, 50, 3, None) == cut(whole, 50, 3, None)
+    few = sessions(20, 4, 50.0)
+    assert cut(few, 16, 3, None) == cut(few, 16, 3, None)
 
 
 def test_requests_without_blocks_and_times_are_sampled_by_session() -> None:

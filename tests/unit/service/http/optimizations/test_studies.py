@@ -246,11 +246,6 @@ def test_one_that_is_deleted_while_it_is_read_is_not_found(
         READS[name](reader)
 
 
-def test_sharing_is_changed(store: Optimizations) -> None:
-    assert store.share("o", True).shared
-    assert [each.id for each in store.page("bob", None, 9).optimizations] == ["o"]
-
-
 def test_two_processes_never_give_one_trial_twice(store: Optimizations, opened: Callable[[], Optimizations]) -> None:
     stores = (store, opened())
 

@@ -1,1 +1,0 @@
-"""Random faults while services run studies, and what must hold after them."""
