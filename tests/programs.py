@@ -29,6 +29,7 @@ def _initdb() -> str | None:
 
 FIND: dict[str, Callable[[], str | None]] = {
     "chromium": _on_path("chromium", "chromium-browser", "google-chrome"),
+    "curl": _on_path("curl"),
     "haproxy": find_haproxy,
     "helm": _on_path("helm"),
     "libgomp1": lambda: find_library("gomp"),  # of the package xllamacpp

@@ -1,6 +1,6 @@
 """End work from outside: the cancel token of a trial, and the requests to stop a run.
 
-A cancelled run has ended after `LIMIT_S` seconds, whatever it does (docs/design/cancellation.md).
+A cancelled run has ended after `LIMIT_S` seconds, whatever it does (docs/reliability.md).
 """
 
 from __future__ import annotations

@@ -209,11 +209,11 @@ class ModelShape:
             return plain if groups == plain.groups else replace(plain, decoder=groups)
         except KeyError as error:
             if unread is not None:
-                raise SpaceError(f"{unread}; give a model that is read (docs/design/models.md)") from None
+                raise SpaceError(f"{unread}; give a model that is read (docs/simulator.md)") from None
             raise SpaceError(f"config.json lacks {error.args[0]}; write the key into the file") from None
         except (ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
             if unread is not None:
-                raise SpaceError(f"{unread}; give a model that is read (docs/design/models.md)") from None
+                raise SpaceError(f"{unread}; give a model that is read (docs/simulator.md)") from None
             raise SpaceError(f"config.json is not valid ({error}); give a decoder's config.json") from None
 
     def longest_context(self, version: tuple[int, ...] | None) -> int:

@@ -7,6 +7,6 @@
 - `transfer`: warm start from source studies.
 - `flag_effects`: the effect and the importance of each parameter.
 
-docs/design/sampler.md describes the method, docs/design/sampler-constants.md the constants, and
-docs/examples/residual_sampler.py shows the sampler in a plain Optuna study.
+docs/design/sampler.md describes the method, and docs/examples/residual_sampler.py shows the sampler in a plain Optuna
+study.
 """

@@ -64,7 +64,10 @@ THRESHOLD_FROM = 12
 THRESHOLD_WINDOW = 10
 """Number of latest trials whose infeasible share determines the thresholds."""
 RUNS_THRESHOLD, SATISFIES_THRESHOLD = (1.6, 6.0), (1.0, 3.0)
-"""Intercept a and slope b of the thresholds Φ(a + b · infeasible share)."""
+"""Intercept a and slope b of the thresholds Φ(a + b · infeasible share).
+
+A crash gives less information than a missed SLO, and the best configurations are often close to an SLO.
+"""
 UNTRIED = 1.0
 """Subtracted from a without predictions: a choice that was never tried is unlikely to reach the whole threshold."""
 BELOW_THRESHOLD = 1e6
@@ -80,7 +83,10 @@ LEAST_SUCCESS = 0.05
 FAILURES = 3
 """Trials in a row without a success after which the region becomes smaller."""
 NUMBER_CHANGES = 3
-"""Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up."""
+"""Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up.
+
+From 1,024 sequences to 24 is no small change: it violated SLOs in the first trials.
+"""
 COST_OF_CHANGE = 0.15
 """Subtracted from the acquisition value, a logarithm, for each change of the defaults, where predictions exist."""
 ROUNDING = 1e-9
@@ -302,7 +308,7 @@ PREDICTED_NEXT = 10
 RARE_CHOICE_EVERY, RARE_CHOICE_CANDIDATES, RARE_CHOICE_LEADERS = 5, 60, 3
 """Finished trials between two tries of the least tried choice, its candidates, and the leaders that they change."""
 RARE_CHOICES_FROM = 10
-"""Number of finished trials from which on there are rare choices where predictions exist."""
+"""Finished trials from which on there are rare choices where predictions exist, which the first trials follow."""
 
 
 @dataclass(frozen=True)

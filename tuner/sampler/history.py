@@ -15,9 +15,9 @@ from optuna.trial import FrozenTrial, TrialState
 from tuner.sampler.encoding import Params, Vector
 
 LEAST_RATIO = 0.01
-"""Ratios to the reference are clipped to between this and its inverse."""
+"""Ratios to the reference are clipped to between this and its inverse: a throughput of 0 has no logarithm."""
 LARGEST_VIOLATION = 3.0
-"""Compressed violations are clipped to plus and minus this."""
+"""Compressed violations are clipped to plus and minus this, that of eleven times an SLO: arsinh(10) is 3."""
 MARGIN_OF_ZERO = 0.1
 """A violation of exactly 0 counts as satisfied by this margin: a success rate of 1 cannot be higher."""
 

@@ -15,9 +15,12 @@ from tuner.sampler.history import ObjectiveScale, compress_violations, objective
 UNPREDICTED_FAILURE = 0.15
 """Prior probability of failure where nothing is predicted."""
 FAILURE_BY_PREDICTION = (0.05, 0.85)
-"""Prior probability of failure of a configuration that is predicted to run, and of one that is predicted to fail."""
+"""Prior probability of failure of a configuration that is predicted to run, and of one that is predicted to fail.
+
+Predictions of failures may be wrong in both directions.
+"""
 TREES = 40
-"""Trees of the forest that interpolates predictions."""
+"""Trees of the forest that interpolates predictions; more cost time and change little."""
 CONSIDERED_FIRST, CONSIDERED_LATEST = 200, 800
 """A suggestion considers the first and the latest predictions; the cost of all of them would grow with every trial."""
 REFIT_GROWTH = 1.15

@@ -34,9 +34,15 @@ from tuner.sampler.transfer import Transfer
 FAILURE_BOUNDARY = 0.5
 """Output of the failure process above which a configuration fails."""
 LEAST_BOUNDARY_SPREAD = 0.15
-"""Standard deviation of the failure boundary, added to that of the process."""
+"""Standard deviation of the failure boundary, added to that of the process.
+
+Without it, one success beside one failure would make the boundary certain.
+"""
 RANKING_SPREADS = 0.5
-"""Standard deviations by which the ranking lowers scores and raises constraints."""
+"""Standard deviations by which the ranking lowers scores and raises constraints.
+
+The best of many noisy measurements is an overestimate, and more so far from other trials.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The settings of a study, each declared once ([design](../../docs/design/settings.md))."""
+"""The settings of a study, each declared once ([design](../../docs/extending.md#a-setting))."""

@@ -1,4 +1,9 @@
-"""Sessions: how requests are grouped by session and turn, in schedules, plans, simulations and records alike."""
+"""Sessions: how requests are grouped by session and turn, in schedules, plans, simulations and records alike.
+
+A session is drawn as a whole before the run; only the due time of a later turn is not, which is the end of the last
+answer plus the pause. The terms are AIPerf's (session, turn) and those of vLLM's multi-turn benchmark (turn). AIPerf
+calls the pause a turn delay, and load testers call it think time.
+"""
 
 from __future__ import annotations
 

@@ -5,9 +5,7 @@ Expected values were read in the sources of vLLM 0.15.1, 0.25.1 and 0.32.0.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -344,13 +342,3 @@ def test_vllm_s_own_parser_takes_every_value(version: str, least: int) -> None:
                 assert flags.problem(rendered.argv) is None, rendered.argv
                 tried += bool(rendered.argv or rendered.environment)
     assert tried > least
-
-
-@pytest.mark.parametrize("file", ["_experts.yaml", "_models.yaml", "_kernels.yaml", "_memory.yaml"])
-def test_the_page_has_each_of_them(file: str) -> None:
-    root = Path(__file__).parents[3]
-    text = (root / "search_spaces" / "vllm" / file).read_text(encoding="utf-8")
-    names = re.findall(r"^  (\w+):$", text.partition("rules:")[0], re.MULTILINE)
-    page = (root / "docs" / "search-space.md").read_text(encoding="utf-8")
-    assert len(names) > 0
-    assert [name for name in names if f"`{name}`" not in page] == []

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from search_spaces import ModelShape, known_model, known_models
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
-
-PAGE = Path(__file__).parents[3] / "docs" / "design" / "models.md"
 
 # name: kind, billions of weights without draft layers, bytes of KV cache of a token in 16 bits. Weights are those of
 # the model that Transformers 5.19 builds from the same values (or of the publisher's card, where it builds none).
@@ -175,20 +170,6 @@ KINDS_OF_27 = ["full_attention" if layer and layer % 4 == 0 else "linear_attenti
 )
 def test_a_hybrid_has_the_weights_of_its_class(config: dict[str, object], weights: int) -> None:
     assert ModelShape.from_config_json(config).parameters == pytest.approx(weights, rel=0.01)
-
-
-def test_the_page_has_the_table() -> None:
-    rows = re.findall(r"^\| (\S+/\S+) \| (.+?) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
-    assert len(rows) > 60
-    for name, kind, billions, gib, cached, state in rows:
-        shape = known_models()[name]
-        if shape.unread is not None:
-            assert kind == f"not understood: `{shape.unread.key}`"
-            continue
-        own = shape.least_kv_bytes(0, 2) / 2**20
-        assert (kind, cached) == (kind_of(shape), f"{shape.kv_bytes_per_token(2):,}"), name
-        assert (billions, gib) == (f"{shape.parameters / 1e9:.1f}", f"{shape.weight_bytes() / 2**30:.1f}"), name
-        assert state == (f"{own:.1f}" if own else ""), name
 
 
 def test_an_unknown_model_has_no_shape() -> None:

@@ -1,6 +1,7 @@
 """A study's specification: its context and given configurations."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
 from tuner.settings.study import ConfirmationSettings, StudySettings
 from tuner.study.run import open_study
+from tuner.study.specification import builder
 from tuner.study.specification.builder import build_spec, with_stored_parameters
 from tuner.study.specification.find_model import find_model, longest_context
 from tuner.study.specification.plan import gpus_of_engines, gpus_of_trial, plan_study, settings_of_engine
@@ -60,6 +62,22 @@ def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path
     assert [o.metric for o in spec.goals.scored][-1] == "success_rate"
     assert spec.server == ServerSettings()
     assert spec.confirmation == ConfirmationSettings(finalists=3, confirm_rounds=3, baseline_repeats=3)
+
+
+@pytest.mark.parametrize(("provenance", "offered"), [(Provenance.MEASURED, False), (Provenance.SIMULATED, True)])
+def test_a_simulated_card_is_in_a_machine_with_other_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, provenance: Provenance, offered: bool
+) -> None:
+    """128 GiB for the KV cache are more than 80 % of the 16 GiB of this host."""
+    monkeypatch.setattr(builder, "host_limits", lambda: {"host_memory_gib": 16.0})
+    plan = plan_study(StudySettings(model="Qwen/Qwen3-8B", space="kv-offload"), simulated=True)
+    info = replace(INFO, version="0.25.1", provenance=provenance)
+    (parameter,) = [
+        each
+        for each in build_spec(plan, info, hardware_named("h100"), tmp_path).space.parameters
+        if each.name == "kv_offloading_size"
+    ]
+    assert (128 in parameter.values) is offered
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """The TensorRT-LLM engine, never run: find it, check configurations, start servers, read facts and failures.
 
-Metric names and failure texts are those of TensorRT-LLM's sources and of logs in its public issues (docs/engines.md
-names them). The process that holds the model logs its traceback after "Executor worker initialization error". The
-server then raises "Executor worker returned error", which is a consequence.
+Sources, in NVIDIA/TensorRT-LLM: `tensorrt_llm/commands/serve.py` at commit 00209af149e7 and the reference of
+`trtllm-serve` 1.3.0rc7 (flags, errors), `llmapi/llm_args.py` at 000439672005 (options), `serve/openai_server.py` at
+00057725d9a6 (endpoints), `metrics/collector.py` at 050f80def8df, issues 9277 and 7752 and pull request 6259 (refused
+lengths, wrong options), and logs in public repositories (lines of the log). The process that holds the model logs its
+traceback after "Executor worker initialization error". The server then raises "Executor worker returned error", which
+is a consequence.
 """
 
 from __future__ import annotations

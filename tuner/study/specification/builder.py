@@ -148,7 +148,7 @@ def _resolve_one(
         simulated=engine.simulated,
         **facts_of_load(plan.workload, plan.goals),
         **facts_of_models(settings),
-        **host_limits(),
+        **({} if engine.simulated else host_limits()),  # a simulated card is in another machine
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.baseline is not None and not are_flags(settings.baseline):

@@ -1,1 +1,1 @@
-"""Recorded traffic: readers of its formats, its description, and cuts (`docs/design/traces.md`)."""
+"""Recorded traffic: readers of its formats, its description, and cuts."""

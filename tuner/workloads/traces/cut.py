@@ -1,4 +1,4 @@
-"""Cut a long recording to a short benchmark, and the distances between both (docs/design/traces.md).
+"""Cut a long recording to a short benchmark, and the distances between both.
 
 A cut is a window of the recording, or a sample of its families in the times of a window. A family is a session, or the
 prompts below one shared segment; its members stay together, so that they share as in the whole. In a window, as much
