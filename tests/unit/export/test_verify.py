@@ -166,6 +166,7 @@ def test_an_interval_that_cannot_tell_is_exit_code_5(tmp_path: Path) -> None:
     ("behaviour", "text"),
     [
         ({"fail": "oom"}, "the server ended before it was healthy"),
+        ({"fail": "oom"}, "the first errors in it:\ntorch.OutOfMemoryError: CUDA out of memory."),
         ({"bench": "exit"}, "the warmup ended with 1"),
         pytest.param({"crash_after": 3}, "the server ended during the", marks=pytest.mark.slow),
         pytest.param({"crash_after": 15}, "the server ended during the benchmark", marks=pytest.mark.slow),

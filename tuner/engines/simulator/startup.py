@@ -97,14 +97,18 @@ def kernel_key(config: ServeConfig) -> tuple[Hashable, ...]:
 
 
 class FrontEnd:
-    """The queue of requests in work, and the time at which clients receive tokens.
+    """The processor of the API servers, which reads requests and sends tokens.
+
+    Tokens are sent first: those of a step are ready together, and those of the step before have left. Requests are
+    read in the time between, which they share equally, because reading one takes several turns of the event loop.
 
     Internally, time is measured in attained service: the seconds of work that each request in work has had since the
     start. A request leaves when the attained service reaches the value at some request's arrival plus that one's work:
     the times are those of processor sharing, and the requests take them in the order of arrival.
 
     Attributes:
-        next_s: when the next request reaches the engine, if no other arrives before; infinity if none is in work.
+        next_s: when the next request reaches the engine, if before no other arrives and no step ends; infinity if none
+            is in work.
     """
 
     def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
@@ -116,6 +120,8 @@ class FrontEnd:
         self._in_work: list[float] = []
         self._requests: deque[SimulatedRequest] = deque()
         self._attained = self._now = 0.0
+        self._sending: deque[tuple[float, float]] = deque()
+        """Begin and end of the stretches of sending that `_attained` does not include, in order, apart."""
         self._sending_until = 0.0
         self.next_s = math.inf
 
@@ -127,9 +133,7 @@ class FrontEnd:
             now: time in seconds.
             connects: whether the request opens a connection.
         """
-        if self._in_work:
-            self._attained += (now - self._now) / len(self._in_work)
-        self._now = now
+        self._advance(now)
         work = self._request_work + self._prompt_token_work * request.prompt.tokens + self._connect_work * connects
         heapq.heappush(self._in_work, self._attained + work)
         self._requests.append(request)
@@ -137,16 +141,31 @@ class FrontEnd:
 
     def pop(self) -> SimulatedRequest:
         """Return the request that reaches the engine at `next_s`."""
-        self._now = self.next_s
+        self._advance(self.next_s)
         self._attained = heapq.heappop(self._in_work)
         self._update_next()
         return self._requests.popleft()
 
+    def _advance(self, until: float) -> None:
+        """Attain the service up to a time, and up to the end of a stretch of sending that has begun by then."""
+        share = 1 / len(self._in_work) if self._in_work else 0.0
+        while self._sending and self._sending[0][0] < until:
+            begin, end = self._sending.popleft()
+            self._attained += share * max(0.0, begin - self._now)
+            self._now = end
+        if until > self._now:
+            self._attained += share * (until - self._now)
+            self._now = until
+
     def _update_next(self) -> None:
-        if self._in_work:
-            self.next_s = self._now + max(0.0, self._in_work[0] - self._attained) * len(self._in_work)
-        else:
+        if not self._in_work:
             self.next_s = math.inf
+            return
+        self.next_s = self._now + max(0.0, self._in_work[0] - self._attained) * len(self._in_work)
+        for begin, end in self._sending:
+            if self.next_s <= begin:
+                break
+            self.next_s += end - begin
 
     def send(self, ends: Iterable[float], tokens: int) -> list[float]:
         """Return when the clients receive the tokens of steps with so many of them each, in seconds.
@@ -155,9 +174,20 @@ class FrontEnd:
             ends: when the steps end, in seconds.
             tokens: of each step.
         """
-        until, work, received = self._sending_until, self._token_work * tokens, []
+        sending, until, work, received = self._sending, self._sending_until, self._token_work * tokens, []
         for end in ends:
-            until = (until if until > end else end) + work
+            if end <= until and sending:
+                begin, _ = sending.pop()
+                until += work
+            else:
+                begin = end if end > until else until
+                until = begin + work
+            sending.append((begin, until))
             received.append(until)
         self._sending_until = until
+        if self._in_work:
+            self._update_next()
+        else:
+            while len(sending) > 2:  # a request can arrive during the last step, and not before
+                sending.popleft()
         return received

@@ -1,4 +1,4 @@
-"""The API servers: processor sharing of requests, and the sending of tokens."""
+"""The API servers: processor sharing of requests, and the sending of tokens, which comes first."""
 
 from __future__ import annotations
 
@@ -86,3 +86,28 @@ def test_the_tokens_of_a_step_are_sent_after_those_of_the_step_before() -> None:
     assert front.send([1.0, 1.5], 2) == pytest.approx([2.0, 3.0])
     # four tokens a chunk: 0.1 + 0.4 / 4 s each
     assert front_end("--stream-interval", "4").send([0.0], 5) == pytest.approx([1.0])
+
+
+def test_requests_are_read_while_no_tokens_are_sent() -> None:
+    front = front_end()
+    front.receive(request(0), 0.0, connects=False)
+    assert front.send([1.0], 2) == pytest.approx([2.0])
+    assert front.next_s == pytest.approx(5.0)
+    # another second of sending follows without a gap, and one begins only when the request has left
+    assert front.send([1.5, 6.5], 2) == pytest.approx([3.0, 7.5])
+    assert departures(front) == [(0, 6.0)]
+
+
+def test_a_request_that_comes_while_tokens_are_sent_waits_for_their_end() -> None:
+    front = front_end()
+    assert front.send([0.0, 1.0, 2.0, 3.0], 4) == pytest.approx([2.0, 4.0, 6.0, 8.0])
+    front.receive(request(0), 3.0, connects=False)
+    front.receive(request(1), 3.5, connects=False)
+    assert departures(front) == [(0, 16.0), (1, 16.0)]
+
+
+def test_what_was_sent_before_delays_no_request() -> None:
+    front = front_end()
+    assert front.send([0.0, 1.0, 2.0, 3.0], 1)[-1] == pytest.approx(3.5)
+    front.receive(request(0), 10.0, connects=False)
+    assert departures(front) == [(0, 14.0)]
