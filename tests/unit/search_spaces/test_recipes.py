@@ -31,6 +31,8 @@ DOCUMENTS: dict[str, Any] = {
     "concurrency": 256, "input_len": 12_000, "output_len": 200, "repetitive": False, "prefix_len": 12_000, "tpot_ms": 50
 }  # fmt: skip
 
+MANY: dict[str, Any] = {"request_rate": 100.0, "input_len": 300, "output_len": 100, "repetitive": False, "prefix_len": 0}
+
 
 def context(model: str, card: str, version: str | None = "0.25.1", gpus: int = 1, **load: Any) -> Context:
     return Context(
@@ -55,6 +57,7 @@ def tried(space: str, facts: Context, **choices: Any) -> list[str]:
         ("Qwen/Qwen2.5-0.5B", "t4", 1, FIFTY, ["steps-of-8192", "exact-graphs"]),
         ("Qwen/Qwen2.5-0.5B", "t4", 1, {**FIFTY, "temperature": 0.0}, ["suffix", "steps-of-8192", "exact-graphs"]),
         ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, FIFTY, ["fp8-weights"]),
+        ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, MANY, ["fp8-weights", "api-servers-2"]),
         ("Qwen/Qwen2.5-7B-Instruct", "a100", 1, FIFTY, ["steps-of-8192"]),
         (
             "Qwen/Qwen2.5-7B-Instruct", "a100", 1, ONE_USER,
@@ -111,7 +114,7 @@ def test_every_recipe_is_valid_where_it_holds(space: str) -> None:
     """A recipe that holds lies in the space, breaks no rule and is not what the engine does by default."""
     vllm = space not in ("sglang", "llama.cpp")
     for model, card, gpus in itertools.product(MODELS, ("t4", "a100", "h200", "rtx5090"), (1, 2, 8)):
-        for load in (ONE_USER, FIFTY, MIX, DOCUMENTS):
+        for load in (ONE_USER, FIFTY, MIX, DOCUMENTS, MANY):
             resolved = load_space(space).resolve(context(model, card, "0.25.1" if vllm else None, gpus, **load))
             for name, reason in resolved.recipes.items():
                 if reason is None:
@@ -126,7 +129,7 @@ def test_every_recipe_holds_somewhere() -> None:
     """Drafts and checkpoints need a model that the contexts here do not have."""
     held: set[str] = set()
     for model, card, gpus in itertools.product(MODELS, ("t4", "a100", "h200"), (1, 2, 4, 8)):
-        for load in (ONE_USER, FIFTY, MIX, DOCUMENTS):
+        for load in (ONE_USER, FIFTY, MIX, DOCUMENTS, MANY):
             held |= set(tried("vllm-extra", context(model, card, "0.25.1", gpus, **load)))
     declared = {name for name, each in load_space("vllm-extra").named.items() if each.when is not None}
     assert declared - held == {"awq", "awq-int8-marlin", "mtp", "eagle3", "draft", "hybrid-prefix-caching"}
