@@ -95,6 +95,22 @@ def test_fleets_are_predicted_for_each_card_and_shape(folder: Path) -> None:
     assert "Simulated, not measured" in (folder / "tuner_size" / "size.html").read_text()
 
 
+@pytest.mark.slow
+def test_the_rate_that_an_h200_held_lies_between_the_pessimistic_and_the_predicted_one(folder: Path) -> None:
+    """Measured: docs/reports/2026-11-29-h200-sizing.md. One API server is the limit, so that two hold more."""
+    traffic = str(Path(__file__).parents[2] / "docs" / "examples" / "traffic.yaml")
+    words = ("--model", MODEL[1], "--workload", traffic, "--rate", "100", "--gpu", "h200", "--most-gpus", "1")
+    versions = ("--vllm-version", "0.25.1", "--keep-answers")
+    rates = {}
+    for name, given in (("one", ("--", "--api-server-count", "1")), ("chosen", ())):
+        printed = run_here(folder, "size", *words, *versions, *given)
+        assert printed.code == 0, printed.err
+        (rates[name],) = json.loads((folder / "tuner_size" / "size.json").read_text())["shapes"]
+    assert rates["one"]["pessimistic_rate"] < 96.5 < rates["one"]["rate"] < 1.25 * 96.5
+    assert rates["chosen"]["recipes"] == ["api-servers-2"]
+    assert rates["chosen"]["rate"] > 1.2 * rates["one"]["rate"]
+
+
 def test_a_card_that_does_not_hold_the_model_says_how_many_do(folder: Path) -> None:
     words = ("--model", "Qwen/Qwen2.5-32B-Instruct", "--workload", "traffic.yaml", "--keep-answers", "--most-gpus", "4")
     printed = run_here(folder, "size", *words, "--gpu", "l40s", "--rate", "0.5")

@@ -31,7 +31,9 @@ DOCUMENTS: dict[str, Any] = {
     "concurrency": 256, "input_len": 12_000, "output_len": 200, "repetitive": False, "prefix_len": 12_000, "tpot_ms": 50
 }  # fmt: skip
 
-MANY: dict[str, Any] = {"request_rate": 100.0, "input_len": 300, "output_len": 100, "repetitive": False, "prefix_len": 0}
+MANY: dict[str, Any] = {
+    "request_rate": 100.0, "input_len": 300, "output_len": 100, "repetitive": False, "prefix_len": 0
+}  # fmt: skip
 
 
 def context(model: str, card: str, version: str | None = "0.25.1", gpus: int = 1, **load: Any) -> Context:

@@ -404,7 +404,7 @@ def test_the_default_study_could_gain_twice_the_throughput_by_greedy_decoding_wi
     assert found[0].startswith(
         "greedy decoding (temperature 0) with ngram speculation (changes the answers): score ×1.49"
     )
-    # The simulator is fitted to 3,332 and 7,800 tok/s with suffix drafts, x2.3, whose p99 TTFT is predicted to be higher.
+    # The simulator is fitted to 3,332 and, with suffix drafts, 7,800 tok/s: x2.3, at a higher p99 TTFT.
     assert ratio(found[0], "output_throughput") == pytest.approx(2.02, abs=0.15)
     assert len(found) <= SHOWN
     assert min(ratio(line, "score") for line in found) >= round(LEAST_GAIN, 2)

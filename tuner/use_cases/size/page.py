@@ -173,7 +173,7 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
         yield f"{', '.join(changing)} may change the model's answers: `tuner quality` checks it"
     predicted = [each.prediction for each in shown if each.origin is not Origin.MEASURED]
     if predicted:
-        yield "at worst: servers at the pessimistic end of the error band"
+        yield "at worst: servers at the pessimistic end of the error band, on a slow host"
     reasons = dict.fromkeys(why.partition(":")[0] for each in predicted if (why := each.band_assumed))
     if reasons:
         yield f"the widest documented band is assumed: {'; '.join(reasons)}"

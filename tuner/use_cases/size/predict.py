@@ -4,8 +4,8 @@ A shape starts with vLLM's defaults. A recipe of the search space is added where
 higher by `LEAST_GAIN`, in the order of the recipes' file; each costs one run where it does not. There is no search over
 flags: `tuner optimize` does that for the shape that is chosen.
 
-The pessimistic rate meets the SLOs if each latency is higher than predicted by its error band, and if the throughput is
-lower by its own. Where no rows were measured, the widest documented band counts, and is called assumed.
+On a slow host, the pessimistic rate meets the SLOs if each latency is higher than predicted by its error band, and if
+the throughput is lower by its own. Where no rows were measured, the widest documented band counts, and is called assumed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ LATENCIES = ("p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
 
 LEAST_GAIN = 1.05
 """A recipe is added if the server then holds this multiple of the rate."""
+SLOW_HOST = 0.76
+"""Speed of a slow host, relative to the catalogue's: H200s were rented with 0.5, and their entry has 0.66."""
 _LOWER = 1.25
 """Factor of the first steps down to the pessimistic rate."""
 _LACKS_MEMORY = (FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL)
@@ -111,7 +113,7 @@ def predict(asked: Asked, platform: Platform, shape: Shape, first: float) -> Pre
         recipes=recipes,
         changes_answers=flags.changing(config),
         held=held,
-        pessimistic=None if held is None else pessimistic(search, held, band),
+        pessimistic=None if held is None else pessimistic(flags.on_a_slow_host(config, search), held, band),
         band=band,
         band_assumed=assumed,
         residence_s=search.residence_s,
@@ -152,6 +154,15 @@ class _Flags:
         """Return the server of a configuration."""
         argv, environment = self.rendered(config)
         return server_of(self._asked, self.platform, (*self._shape.arguments, *argv), environment)
+
+    def on_a_slow_host(self, config: Config, search: RateSearch) -> RateSearch:
+        """Return the search of a configuration for a server of `SLOW_HOST`."""
+        card = self.platform.card
+        slow = replace(card, host_speed=SLOW_HOST * (card.host_speed or 1.0))
+        argv, environment = self.rendered(config)
+        platform = replace(self.platform, card=slow)
+        server = server_of(self._asked, platform, (*self._shape.arguments, *argv), environment)
+        return replace(search, run=simulated_runner(server, self._asked.goals.slos), _done={})
 
     def rendered(self, config: Config) -> tuple[tuple[str, ...], Mapping[str, str]]:
         """Return the flags and variables of a configuration."""
