@@ -5,7 +5,8 @@ higher by `LEAST_GAIN`, in the order of the recipes' file; each costs one run wh
 flags: `tuner optimize` does that for the shape that is chosen.
 
 On a slow host, the pessimistic rate meets the SLOs if each latency is higher than predicted by its error band, and if
-the throughput is lower by its own. Where no rows were measured, the widest documented band counts, and is called assumed.
+the throughput is lower by its own. Where no rows were measured, the widest documented band counts, and is called
+assumed.
 """
 
 from __future__ import annotations
