@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
-from search_spaces import version_tuple
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
-from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 from tuner.errors import SettingError
 from tuner.scoring.goals import Slo
@@ -118,8 +115,7 @@ def _advice(plan: StudyPlan, engine: EngineSettings, outcome: TrialOutcome) -> s
         return ""
     assert engine.version is not None
     assert plan.shape is not None  # `refuse_unsimulated_arguments` has read it
-    version = version_tuple(engine.version)
-    site = Platform(engine.card, parameters_of(engine.card.key), version, SIMULATED_PACKAGES, engine.gpus)
+    site = Platform.simulated(engine.card, engine.version, engine.gpus)
     return split_advice(site, plan.server.arguments, plan.server.environment, plan.shape)
 
 

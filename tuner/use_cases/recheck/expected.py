@@ -125,19 +125,18 @@ class Expected:
         return ModelRef(setup.model, self.tokenizer, self.served_name)
 
 
-def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int | None = None) -> Expected:
+def expected_of(study: StudyRecord, records: Sequence[TrialRecord]) -> Expected:
     """Return what a study expects.
 
     Args:
         study: the study.
         records: all its trials, rounds included.
-        number: the trial that counts as the winner; None: the study's own.
 
     Raises:
         UserError: for a study without a winner, of several engines or of several nodes.
     """
     conclusion, premise, facts = study.conclusion, study.premise, study.facts
-    chosen = exported_of(conclusion) if number is None else number
+    chosen = exported_of(conclusion)
     if chosen is None:
         raise SettingError("study", study.name, "it has no winner yet", "let `tuner optimize` end it, or give {trial}")
     if "engines" in premise or int(facts.get("nodes", 1)) > 1:
@@ -278,13 +277,3 @@ def _relative(data: Any, folder: Path) -> Any:
             for key, value in data.items()
         }
     return data
-
-
-def load_line(workload: Workload) -> str:
-    """Return the load in one line."""
-    if isinstance(workload, ClosedLoop):
-        return (
-            f"{workload.max_concurrency} users, {workload.num_prompts} requests of {workload.input_len} tokens in and "
-            f"{workload.output_len} out"
-        )
-    return f"traffic with {', '.join(workload.sent_classes)}"
