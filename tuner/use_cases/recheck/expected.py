@@ -170,7 +170,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord]) -> Expected:
         folder=script.folder,
         files=premise.get("files", {}),
         defaults=facts.get("engine_defaults", {}),
-        space=premise["space"]["source"].get("name"),
+        space=premise["space"]["name"],
         price=(facts.get("price") or {}).get("per_gpu_hour"),
         again=_again(study),
     )
@@ -187,7 +187,7 @@ def _again(study: StudyRecord) -> Again:
     pairs = [("preset", facts["preset"]), ("model", premise["model"]["name"])]
     pairs += [("tokenizer", premise["model"]["tokenizer"])] if not simulated else []
     pairs += [("engine", "simulated" if simulated else engine)]
-    pairs += [("space", name)] if (name := premise["space"]["source"].get("name")) in space_names(engine) else []
+    pairs += [("space", name)] if (name := premise["space"]["name"]) in space_names(engine) else []
     pairs += [("baseline", json.dumps(premise["baseline"]))] if "baseline" in premise else []
     pairs += [("objective", each) for each in premise["objectives"]]
     pairs += [("env", f"{name}={value}") for name, value in server["environment"].items()]
