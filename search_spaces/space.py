@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -111,6 +111,29 @@ class ResolvedSpace:
         for parameter in self.parameters:
             if self._active(parameter, config):
                 config[parameter.name] = parameter.suggest(trial)
+        return self._without_defaults(config)
+
+    def configurations(self) -> Iterator[dict[str, ParameterValue]]:
+        """Yield every configuration that `suggest` may return, the last parameter varying fastest.
+
+        Raises:
+            ValueError: if a parameter is continuous.
+        """
+        return self._extended(0, {})
+
+    def _extended(self, index: int, config: dict[str, ParameterValue]) -> Iterator[dict[str, ParameterValue]]:
+        """Yield what the parameters from `index` on make of a configuration."""
+        if index == len(self.parameters):
+            yield self._without_defaults(config)
+            return
+        parameter = self.parameters[index]
+        if not self._active(parameter, config):
+            yield from self._extended(index + 1, config)
+            return
+        for value in parameter.listed():
+            yield from self._extended(index + 1, {**config, parameter.name: value})
+
+    def _without_defaults(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         return {name: value for name, value in config.items() if value is None or not self._is_default(name, config)}
 
     def _is_default(self, name: str, config: Mapping[str, ParameterValue]) -> bool:

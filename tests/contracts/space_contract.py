@@ -12,15 +12,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+from benchmarks.search.problems.trials import NumberRange, ValueTrial
 from search_spaces import (
     Context,
     ModelShape,
-    NumberRange,
     ParameterValue,
     Rendered,
     ResolvedSpace,
     Space,
-    ValueTrial,
     hardware_named,
     load_space,
     space_names,
