@@ -27,7 +27,7 @@ from search_spaces.errors import SpaceError
 from search_spaces.expressions import Context, version_tuple
 from search_spaces.joined import ENGINE, JoinedSpace, join
 from search_spaces.loader import load_space, parse_space, space_names
-from search_spaces.parameter import NumberRange, Parameter, ParameterValue, Trial, ValueTrial
+from search_spaces.parameter import Parameter, ParameterValue, Trial
 from search_spaces.render import Rendered
 from search_spaces.space import Dropped, NamedConfig, ResolvedSpace, Space, Violation
 
@@ -39,7 +39,6 @@ __all__ = [
     "JoinedSpace",
     "ModelShape",
     "NamedConfig",
-    "NumberRange",
     "Parameter",
     "ParameterValue",
     "Price",
@@ -48,7 +47,6 @@ __all__ = [
     "Space",
     "SpaceError",
     "Trial",
-    "ValueTrial",
     "Violation",
     "hardware_from_file",
     "hardware_named",

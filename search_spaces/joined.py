@@ -161,6 +161,10 @@ class JoinedSpace(ResolvedSpace):
             return False
         return self.parts[engine].same_server(self.own(one), self.own(other))
 
+    def _rules_of_offered(self) -> dict[str, str]:
+        parts = self.parts.items()
+        return {f"{engine}.{name}": rule for engine, part in parts for name, rule in part._rules_of_offered().items()}
+
     def cardinality(self) -> int | None:
         """Return the sum over the engines; None if that of one is not known."""
         sizes = [part.cardinality() for part in self.parts.values()]

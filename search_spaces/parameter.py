@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -117,8 +116,8 @@ class Parameter:
         if self.choices:
             return self.values
         low, _ = self._range()
-        step = self.spec.step or 1
-        return tuple(low + step * index for index in range(size))
+        numbers = [low + (self.spec.step or 1) * index for index in range(size)]
+        return tuple(numbers if self.kind == "int" else map(round_to_six_digits, numbers))
 
     def _range(self) -> tuple[float, float]:
         if self.spec.low is None or self.spec.high is None:
@@ -131,59 +130,6 @@ def full_choices(spec: ParameterSpec) -> tuple[ChoiceSpec, ...]:
     if spec.type == "bool" and not spec.choices:
         return (ChoiceSpec.model_validate({"value": True}), ChoiceSpec.model_validate({"value": False}))
     return spec.choices
-
-
-@dataclass(frozen=True)
-class NumberRange:
-    """The range of a number.
-
-    Attributes:
-        low: the lowest value.
-        high: the highest value.
-        step: the distance of neighbouring values from `low` on; None for a continuous range.
-        log: whether values are drawn evenly over their logarithms.
-        integer: whether values are integers.
-    """
-
-    low: float
-    high: float
-    step: float | None
-    log: bool
-    integer: bool
-
-    def listed(self) -> list[ParameterValue]:
-        """Return every value of a range with a step, in order."""
-        if self.step is None:
-            raise ValueError("a continuous range cannot be listed")
-        step = self.step
-        count = int((self.high - self.low) // step) if self.integer else round((self.high - self.low) / step)
-        return [self.low + step * index for index in range(count + 1)]
-
-
-class ValueTrial(ABC):
-    """A trial whose values come from two methods: `choose` for choices and `choose_number` for numbers."""
-
-    @abstractmethod
-    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return one of the choices of a parameter."""
-
-    @abstractmethod
-    def choose_number(self, name: str, numbers: NumberRange) -> float:
-        """Return a number of a parameter's range."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return one of the choices."""
-        return self.choose(name, choices)
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return an integer in [low, high]."""
-        return int(self.choose_number(name, NumberRange(low, high, step, log, integer=True)))
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Return a number in [low, high]."""
-        return float(self.choose_number(name, NumberRange(low, high, step, log, integer=False)))
 
 
 EFFECTIVE = "effective."

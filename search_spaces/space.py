@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -112,6 +111,29 @@ class ResolvedSpace:
         for parameter in self.parameters:
             if self._active(parameter, config):
                 config[parameter.name] = parameter.suggest(trial)
+        return self._without_defaults(config)
+
+    def configurations(self) -> Iterator[dict[str, ParameterValue]]:
+        """Yield every configuration that `suggest` may return, the last parameter varying fastest.
+
+        Raises:
+            ValueError: if a parameter is continuous.
+        """
+        return self._extended(0, {})
+
+    def _extended(self, index: int, config: dict[str, ParameterValue]) -> Iterator[dict[str, ParameterValue]]:
+        """Yield what the parameters from `index` on make of a configuration."""
+        if index == len(self.parameters):
+            yield self._without_defaults(config)
+            return
+        parameter = self.parameters[index]
+        if not self._active(parameter, config):
+            yield from self._extended(index + 1, config)
+            return
+        for value in parameter.listed():
+            yield from self._extended(index + 1, {**config, parameter.name: value})
+
+    def _without_defaults(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         return {name: value for name, value in config.items() if value is None or not self._is_default(name, config)}
 
     def _is_default(self, name: str, config: Mapping[str, ParameterValue]) -> bool:
@@ -251,6 +273,21 @@ class ResolvedSpace:
                 remaining[parameter.name] = config[parameter.name]
         return remaining
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the offered parameters and the rules about them as plain JSON, without named configurations.
+
+        A study stores this to detect that its space has changed.
+        """
+        offered = {
+            each.name: _meaning(each.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+            for each in self.parameters
+        }
+        return {"name": self.name, "parameters": offered, "rules": self._rules_of_offered()}
+
+    def _rules_of_offered(self) -> dict[str, str]:
+        offered = {parameter.name for parameter in self.parameters}
+        return {rule.name: rule.forbid for rule in self.rules if _parents(rule.forbid) & offered}
+
     def contains(self, config: Mapping[str, ParameterValue]) -> bool:
         """Return whether `complete` accepts the configuration."""
         try:
@@ -308,9 +345,8 @@ class ResolvedSpace:
         return next((d.reason for d in self.dropped if d.parameter == name and same_value(d.value, value)), None)
 
 
-_PROSE = ("description", "note", "why", "on_request")
-_OFFERED = {"matters", "changes_stream"}
-"""What decides whether a parameter is offered, not what it means."""
+_NO_MEANING = ("description", "note", "why", "on_request", "requires", "matters", "changes_stream")
+"""Keys of a declaration for readers, and those that decide whether a parameter is offered, not what it means."""
 
 
 class Space:
@@ -340,22 +376,6 @@ class Space:
     def parameter_names(self) -> tuple[str, ...]:
         """The names of all declared parameters, in order."""
         return tuple(self.specs)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters and rules as plain JSON, without prose and without named configurations.
-
-        A study stores this to detect that its space has changed. What only decides whether a parameter is offered is
-        left out: a study stores the names of its parameters, too.
-        """
-        parameters = {
-            name: _without_prose(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OFFERED))
-            for name, spec in self.specs.items()
-        }
-        rules = {rule.name: rule.forbid for rule in self._rules}
-        engine = {} if self.engine == VLLM else {"engine": self.engine}
-        parts = {"name": self.name, **engine, "parameters": parameters, "rules": rules}
-        plain: dict[str, Any] = json.loads(json.dumps(parts))
-        return plain
 
     def resolve(
         self,
@@ -500,10 +520,11 @@ def _parents(when: str | None) -> set[str]:
     return set() if when is None else {name.removeprefix(EFFECTIVE) for name in parsed(when).names}
 
 
-def _without_prose(dump: Any) -> Any:
+def _meaning(dump: Any) -> Any:
+    """Return a declaration as plain JSON without the keys of `_NO_MEANING`."""
     if isinstance(dump, dict):
-        return {key: _without_prose(value) for key, value in dump.items() if key not in _PROSE}
-    return [_without_prose(item) for item in dump] if isinstance(dump, list) else dump
+        return {key: _meaning(value) for key, value in dump.items() if key not in _NO_MEANING}
+    return [_meaning(item) for item in dump] if isinstance(dump, list | tuple) else dump
 
 
 def _parameter_reason(

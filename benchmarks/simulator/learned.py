@@ -26,6 +26,7 @@ from functools import partial
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload
 from benchmarks.simulator.rows import (
     HOST_VALUES,
     REFERENCE_FOLDER,
@@ -39,7 +40,6 @@ from benchmarks.simulator.rows import (
 from benchmarks.simulator.studies import recorded_studies, study_rows
 from records.lessons import Lesson, Site
 from search_spaces import hardware_named
-from tuner.engines.simulator.client import BenchServeWorkload
 from tuner.engines.simulator.learning import (
     LEARNED,
     HostPosterior,

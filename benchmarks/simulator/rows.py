@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import HardwareProfile, ModelShape, hardware_named, known_hardware, version_tuple
-from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import hardware_named, known_models
-from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of

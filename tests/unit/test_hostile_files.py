@@ -189,8 +189,8 @@ def test_a_space(tree: dict[str, Any], tmp_path: Path) -> None:
     path.write_text(dumped(tree), encoding="utf-8", errors="surrogatepass")
     with contextlib.suppress(SpaceError):
         space = load_space(path)
-        space.to_dict()
         resolved = space.resolve(Context(hardware_named("t4"), engine_version="0.25.1"))
+        resolved.to_dict()
         resolved.cardinality()
         resolved.violations({})
         resolved.render({})

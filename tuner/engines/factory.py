@@ -46,13 +46,11 @@ class EngineFactory:
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == SIMULATED:
             from tuner.engines.simulator.engine import SimulatedEngine
-            from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 
             assert settings.card is not None
             assert settings.version is not None
-            return SimulatedEngine(
-                settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start, settings.gpus
-            )
+            warm, gpus = settings.warm_start, settings.gpus
+            return SimulatedEngine(settings.card, settings.version, warm_start=warm, gpus=gpus)
         reap_orphans(settings.home / "processes")
         return kind_of(settings.name).build(settings)
 

@@ -34,7 +34,7 @@ from tuner.export.quoting import (
 from tuner.export.references import Reference
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import ClosedLoop, Suite, Workload, as_traffic
-from tuner.workloads.traffic import Traffic
+from tuner.workloads.traffic import Traffic, with_files
 
 CARRIED_LIMIT = 2**20
 """The most bytes of all compressed files together that a script carries."""
@@ -81,10 +81,10 @@ def carry_traffic(workload: Traffic | Suite, digests: Mapping[str, str]) -> Carr
         names[path] = f"file-{len(names)}" + (".json" if Path(path).suffix == ".json" else ".txt")
         files[names[path]] = content
     loads = workload.loads if isinstance(workload, Suite) else {SINGLE_NAME: workload}
-    shared = {"temperature": workload.temperature}
+    temperature = {"temperature": workload.temperature}
     return CarriedTraffic(
         workloads={
-            f"{name}.yaml": yaml_text(_without_absent({**_with_files(load.model_dump(mode="json"), names), **shared}))
+            f"{name}.yaml": yaml_text(_plain(load.model_copy(update=temperature), names))
             for name, load in loads.items()
         },
         files=files,
@@ -104,21 +104,9 @@ def _content(path: Path, digest: str) -> bytes | None:
     return gzip.compress(content, mtime=0)
 
 
-def _with_files(data: Any, names: Mapping[str, str]) -> Any:
-    """Return the data with the new name of every `file`; see `tuner.workloads.traffic.with_absolute_files`."""
-    if isinstance(data, dict):
-        return {
-            key: names.get(value, value) if key == "file" and isinstance(value, str) else _with_files(value, names)
-            for key, value in data.items()
-        }
-    return data
-
-
-def _without_absent(data: Any) -> Any:
-    """Return the data without keys whose value is None, which is their default."""
-    if isinstance(data, dict):
-        return {key: _without_absent(value) for key, value in data.items() if value is not None}
-    return data
+def _plain(load: Traffic, names: Mapping[str, str]) -> Any:
+    """Return a workload as plain JSON with the new names of its files."""
+    return with_files(load.model_dump(mode="json", exclude_none=True), lambda file: names.get(file, file))
 
 
 VERIFY_SEED = 900_000

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from records.answers import AnswersKey, AnswersRecord
 from records.trials import Failure, StudyRecord, TrialKind, TrialRecord
-from search_spaces import ENGINE
 from storage.store import Store
 from tuner.cancellation import CancelToken
 from tuner.errors import TrialFailed
@@ -316,14 +315,11 @@ def line_of(fact: Mapping[str, Any], names: str) -> str:
 
 def changed_answers(study: StudyRecord, trial: TrialRecord) -> list[str]:
     """Return the choices of a trial that may change the answers, as `name=value`."""
-    parts = study.premise.get("engines", {})
-    engine = str(trial.config.get(ENGINE) or next(iter(parts), ""))
-    source = parts[engine]["space"] if engine in parts else study.premise.get("space", {}).get("source", {})
-    declared, prefix = source.get("parameters", {}), f"{engine}." if parts else ""
+    declared = study.premise.get("space", {}).get("parameters", {})
     return [
         f"{name}={value}"
         for name, value in trial.config.items()
-        if value is not None and declared.get(name.removeprefix(prefix), {}).get("changes_answers")
+        if value is not None and declared.get(name, {}).get("changes_answers")
     ]
 
 

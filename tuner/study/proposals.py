@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from records.measured import reference_of
 from records.trials import DEFAULTS, Config, FailureKind, JsonScalar, TrialKind
-from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.store import Store
-from tuner.errors import UserError
 from tuner.study.convergence import converged
 from tuner.study.learned_prior import LearnedPrior
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
@@ -95,7 +92,7 @@ class Proposals:
                 self._named.append(WorkItem(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))
         cardinality = self._space.cardinality()
         if cardinality is not None and cardinality <= self._trials:
-            self._grid = enumerate_configs(self._space)
+            self._grid = self._space.configurations()
 
     def learn(self) -> None:
         """Order recipes and suggest configurations by what is known of the hosts by now."""
@@ -251,44 +248,7 @@ class Proposals:
         cardinality = self._space.cardinality()
         if cardinality is None or cardinality > _ENUMERABLE:
             return None
-        for config in enumerate_configs(self._space):
+        for config in self._space.configurations():
             if self._rendering(config) not in self._seen and not self._space.violations(config):
                 return self._optuna_study.ask_fixed(config, {})
         return None
-
-
-class _PathTrial(ValueTrial):
-    """A trial that follows a path of indices, 0 beyond its end, and records how many values each parameter has."""
-
-    def __init__(self, path: Sequence[int]) -> None:
-        self._path = path
-        self.sizes: list[int] = []
-        self.chosen: list[int] = []
-
-    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return the path's choice."""
-        index = self._path[len(self.chosen)] if len(self.chosen) < len(self._path) else 0
-        self.sizes.append(len(choices))
-        self.chosen.append(index)
-        return choices[index]
-
-    def choose_number(self, name: str, numbers: NumberRange) -> float:
-        """Return the path's number."""
-        if numbers.step is None:
-            raise UserError(f"{name} is continuous and cannot be enumerated; give it a step")
-        value = self.choose(name, numbers.listed())
-        assert isinstance(value, int | float)
-        return value
-
-
-def enumerate_configs(space: ResolvedSpace) -> Iterator[dict[str, JsonScalar]]:
-    """Yield every configuration of a space without continuous parameters, the last parameter varying fastest."""
-    path: list[int] | None = []
-    while path is not None:
-        trial = _PathTrial(path)
-        yield space.suggest(trial)
-        path = None
-        for depth in reversed(range(len(trial.sizes))):
-            if trial.chosen[depth] + 1 < trial.sizes[depth]:
-                path = [*itertools.islice(trial.chosen, depth), trial.chosen[depth] + 1]
-                break

@@ -24,7 +24,7 @@ from tuner.study.proposals import Proposals
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.simulator_prior import UNKNOWN_CARD
 from tuner.study.source_studies import SourceStudy
-from tuner.study.specification.spec import Budget, StudySpec, changes, summary_of
+from tuner.study.specification.spec import Budget, StudySpec, difference, summary_of
 
 OFF_PREDICTIONS = f"the search is shown predictions that are off by {UNKNOWN_CARD:.0%}, as those of an unmeasured card"
 """The note of a simulated study on the predictions that its sampler gets."""
@@ -61,7 +61,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
         facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec)}
         store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
         return
-    changed = changes(stored.premise, premise, spec.offered_values)
+    changed = difference(stored.premise, premise)
     if stored.provenance is not engine.provenance:
         changed.append(f"provenance: {stored.provenance} -> {engine.provenance}")
     if changed:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
+from pydantic import TypeAdapter
+
+from records.trials import TrialOutcome
 from storage import locks
 from tuner.cancellation import CancelToken
 from tuner.errors import InfrastructureError, SettingError
@@ -23,11 +22,15 @@ _MODE = 0o600  # an outcome contains the server's environment
 
 @dataclass(frozen=True)
 class KeptOutcome:
-    """The outcome of a trial, or of a finalist's measurement in a round."""
+    """The outcome of a trial, or of a finalist's measurement in a round; `study` tells studies of one name apart."""
 
+    study: str
     number: int
     round: int
     outcome: TrialOutcome
+
+
+_KEPT = TypeAdapter(KeptOutcome)
 
 
 class KeptOutcomes:
@@ -40,11 +43,10 @@ class KeptOutcomes:
 
     def keep(self, number: int, round_: int, outcome: TrialOutcome) -> None:
         """Write an outcome to its file; a full disk is no reason not to store it in the database."""
-        content = {"study": self._study, "number": number, "round": round_, "outcome": asdict(outcome)}
+        kept = KeptOutcome(self._study, number, round_, outcome)
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(content, default=datetime.isoformat)
-            write_atomically(self._path(number, round_), text, mode=_MODE)
+            write_atomically(self._path(number, round_), _KEPT.dump_json(kept).decode(), mode=_MODE)
 
     def remove(self, number: int, round_: int) -> None:
         """Remove the file of an outcome that the database has."""
@@ -55,37 +57,15 @@ class KeptOutcomes:
         """Yield the kept outcomes of this study, and remove files that cannot be read or belong to another one."""
         for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
             kept = None
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                content = json.loads(path.read_text(encoding="utf-8"))
-                if content["study"] == self._study:
-                    kept = KeptOutcome(content["number"], content["round"], _outcome(content["outcome"]))
-            if kept is not None:
+            with suppress(OSError, ValueError):
+                kept = _KEPT.validate_json(path.read_bytes())
+            if kept is not None and kept.study == self._study:
                 yield kept
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
     def _path(self, number: int, round_: int) -> Path:
         return self._folder / f"{_PREFIX}{number}-{round_}.json"
-
-
-def _outcome(content: dict[str, Any]) -> TrialOutcome:
-    """Return an outcome from the JSON of its fields."""
-    failure, server, cut = content["failure"], content["server"], content.get("cut")
-    parts = {
-        "started_at": datetime.fromisoformat(content["started_at"]),
-        "ended_at": datetime.fromisoformat(content["ended_at"]),
-        "provenance": Provenance(content["provenance"]),
-        "argv": tuple(content["argv"]),
-        "repeats": tuple(Repeat(**repeat) for repeat in content["repeats"]),
-        "server": None if server is None else ServerFacts(**server),
-        "failure": None if failure is None else _failure(failure),
-        "cut": None if cut is None else Cut(**cut),
-    }
-    return TrialOutcome(**{**content, **parts})
-
-
-def _failure(content: dict[str, Any]) -> Failure:
-    return Failure(**{**content, "kind": FailureKind(content["kind"]), "phase": Phase(content["phase"])})
 
 
 _POLL_S = 0.5

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
-from search_spaces import version_tuple
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
-from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
-from tuner.errors import SettingError
 from tuner.scoring.goals import Slo
 from tuner.settings.study import StudySettings
 from tuner.specs import LaunchSpec, TrialSpec
@@ -24,6 +19,7 @@ from tuner.study.specification.plan import StudyPlan, gpus_of_trial, plan_study
 from tuner.study.specification.resolve_workload import study_price
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, refuse_unsimulated_arguments
+from tuner.use_cases.places import new_folder
 from tuner.use_cases.simulate import split_advice
 from tuner.workloads.traffic import Traffic
 
@@ -93,10 +89,7 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
     if simulated:
         refuse_unsimulated_arguments(plan, engine_settings)
     check_tokenizer(plan, engine_settings)
-    output = Path(settings.output)
-    if output.exists() and not output.is_dir():
-        raise SettingError("output", str(output), "this is a file", "give a folder")
-    folder = _new_folder(output)
+    folder = new_folder(Path(settings.output))
     engine = EngineFactory(replace(engine_settings, secrets=plan.secrets))(0)
     try:
         observer.opened(engine.info(), devices.profile.name if devices.each == 1 else devices.names[0])
@@ -118,14 +111,8 @@ def _advice(plan: StudyPlan, engine: EngineSettings, outcome: TrialOutcome) -> s
         return ""
     assert engine.version is not None
     assert plan.shape is not None  # `refuse_unsimulated_arguments` has read it
-    version = version_tuple(engine.version)
-    site = Platform(engine.card, parameters_of(engine.card.key), version, SIMULATED_PACKAGES, engine.gpus)
+    site = Platform.simulated(engine.card, engine.version, engine.gpus)
     return split_advice(site, plan.server.arguments, plan.server.environment, plan.shape)
-
-
-def _new_folder(output: Path) -> Path:
-    """Return the first of the folders 1, 2, … within `output` that does not exist: two searches never share logs."""
-    return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
 def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:

@@ -123,16 +123,7 @@ _BUCKETS = {f"{metric}_bucket": name for name, metric in REQUEST_HISTOGRAMS.item
 _Sample = tuple[str, float, float]
 
 
-def read_counters(pages: Sequence[str]) -> Counters:
-    """Return what Prometheus pages count: sums over their labels and over the servers.
-
-    Raises:
-        ValueError: for text of another format.
-    """
-    return _counted(chain.from_iterable(map(_samples, pages)))
-
-
-def _samples(page: str) -> list[_Sample]:
+def samples_of(page: str) -> list[_Sample]:
     """Return a page's samples that are needed: name, upper edge of the bucket (0 for a counter), and value.
 
     Raises:
@@ -144,7 +135,8 @@ def _samples(page: str) -> list[_Sample]:
     return [(each.name, float(each.labels.get("le", "0")), each.value) for each in every]
 
 
-def _counted(samples: Iterable[_Sample]) -> Counters:
+def counted(samples: Iterable[_Sample]) -> Counters:
+    """Return the sums of samples over their labels and over the servers."""
     totals: dict[str, float] = defaultdict(float)
     buckets: dict[str, dict[float, float]] = {name: defaultdict(float) for name in REQUEST_HISTOGRAMS}
     for name, edge, value in samples:
@@ -184,7 +176,7 @@ def read_pages(urls: Sequence[str]) -> Counters:
     key = server_key()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with ThreadPoolExecutor(len(urls)) as pool:
-        return _counted(chain.from_iterable(pool.map(lambda url: _read(url, headers), urls)))
+        return counted(chain.from_iterable(pool.map(lambda url: _read(url, headers), urls)))
 
 
 def _read(url: str, headers: Mapping[str, str]) -> list[_Sample]:
@@ -201,7 +193,7 @@ def _read(url: str, headers: Mapping[str, str]) -> list[_Sample]:
         rule = f"it answers {reply.status} to /metrics, without {REQUEST_HISTOGRAMS['prompt']}"
         raise SettingError("url", url, rule, "give the address of a server of vLLM")
     try:
-        return _samples(reply.text)
+        return samples_of(reply.text)
     except ValueError:
         rule = "its page at /metrics is not in the text format of Prometheus"
         raise SettingError("url", url, rule, "give the address of a server of vLLM") from None

@@ -32,7 +32,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.scoring.goals import Slo, parse_slo
 from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import check_slo, find_goals, find_workload
-from tuner.use_cases.places import find_study, home, storage_url
+from tuner.use_cases.places import check_folder, find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.results import RequestRecord, failures_line
 from tuner.workloads.spec import ClosedLoop, Suite, Workload, merge_repeats, read_workload
@@ -125,8 +125,7 @@ class LoadSender:
         self._settings = settings
         self.traffic, self.slos = _traffic(settings)
         self.model, root = served_model(settings.url, settings.model, settings.keys)
-        if settings.output.exists() and not settings.output.is_dir():
-            raise SettingError("output", str(settings.output), "this is a file", "give a folder")
+        check_folder(settings.output)
         self.tokenizer = next(iter(settings.tokenizers), root)
         self._stack = ExitStack()
         self._tools = _common_tools(settings, self.model) or _prompt_tools(settings, self.tokenizer, self._stack)

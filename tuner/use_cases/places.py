@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +94,26 @@ def data_folder(store_url: str, folder: Path = DEFAULT_FOLDER) -> Path:
     if store_url.startswith("sqlite:///"):
         return Path(store_url.removeprefix("sqlite:///")).resolve().parent
     return folder.resolve()
+
+
+def check_folder(output: Path) -> None:
+    """Refuse a file where a folder is written.
+
+    Raises:
+        SettingError: about `output`.
+    """
+    if output.exists() and not output.is_dir():
+        raise SettingError("output", str(output), "this is a file", "give a folder")
+
+
+def new_folder(output: Path) -> Path:
+    """Return the first of the folders 1, 2, … within `output` that does not exist: two runs never share logs.
+
+    Raises:
+        SettingError: as `check_folder`.
+    """
+    check_folder(output)
+    return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
 def artifacts_folder(store_url: str) -> Path:

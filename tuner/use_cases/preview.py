@@ -113,7 +113,9 @@ def space_on_card(choice: SpaceChoice) -> ResolvedSpace:
         UserError: for a setting that cannot work.
     """
     chosen = load_preset(choice.preset)
-    simulated = _simulated(choice) if choice.engine == SIMULATED else {}
+    simulated: dict[str, Any] = {}
+    if choice.engine == SIMULATED:
+        simulated = _simulated(choice.gpu, choice.vllm_version, choice.preset)[1].facts()
     hardware = simulated.pop("hardware", None) or _card(choice.gpu)
     declared = _declared(choice.space, choice.engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
@@ -134,19 +136,12 @@ def _card(name: str | None) -> HardwareProfile:
     return find_devices(None).profile if name is None else hardware_named(name)
 
 
-def _simulated(choice: SpaceChoice) -> dict[str, Any]:
-    """Return what a space's context has of the simulated engine, by field; the card is the preset's without one."""
-    found, _ = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, None)
+def _simulated(gpu: str | None, version: str | None, preset: str) -> tuple[HardwareProfile, SimulatedEngine]:
+    """Return a card, without one the preset's, and the simulated engine on it."""
+    found, _ = simulated_engine(gpu, version, preset, None)
     assert found.card is not None
     assert found.version is not None
-    info = SimulatedEngine(found.card, found.version, SIMULATED_PACKAGES).info()
-    return {
-        "hardware": found.card,
-        "engine_version": info.version,
-        "flags": info.flags,
-        "packages": info.packages,
-        "simulated": True,
-    }
+    return found.card, SimulatedEngine(found.card, found.version)
 
 
 def _declared(name: str | None, engine: str | None, default: str) -> Space:
@@ -281,10 +276,8 @@ def preview(settings: StudySettings, kind: str | None) -> StudyPreview:
 def _engine(settings: StudySettings, kind: str | None) -> tuple[HardwareProfile, EngineInfo]:
     """Return the card and the engine as far as it is known without its installation."""
     if kind is None:
-        chosen, _ = simulated_engine(settings.gpu, settings.vllm_version, settings.preset, None)
-        assert chosen.card is not None
-        assert chosen.version is not None
-        return chosen.card, SimulatedEngine(chosen.card, chosen.version, SIMULATED_PACKAGES).info()
+        card, simulated = _simulated(settings.gpu, settings.vllm_version, settings.preset)
+        return card, simulated.info()
     try:
         card = hardware_named(kind)
     except SpaceError as error:

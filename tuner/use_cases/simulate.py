@@ -7,22 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from search_spaces import (
-    HardwareProfile,
-    ModelShape,
-    Price,
-    version_tuple,
-)
+from search_spaces import HardwareProfile, ModelShape, Price
 from search_spaces.argv import one_spelling
 from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.learning import HostPosterior, linearised
 from tuner.engines.simulator.limits import TooFewGpus
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.parameters import ErrorBands, parameters_of
+from tuner.engines.simulator.parameters import ErrorBands
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
@@ -117,7 +111,7 @@ def simulate(
     words = (*sampling_arguments(load.temperature, VLLM), *settings.server_arguments)
     try:
         known, gpus = learned(card, version), settings.gpus_per_trial or gpus_of(words)
-        stored = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
+        stored = Platform.simulated(card, version, gpus)
         site = stored if known is None else known.applied_to(stored)
         machine = build_server(site, words, settings.env, shape, instances)
         if load.longest_request > machine.config.max_model_len:

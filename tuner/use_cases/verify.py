@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from tuner.study.specification.spec import Budget
 from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.spec import ClosedLoop, Workload
+from tuner.workloads.traffic import is_as_read
 
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _LOCAL_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}"
@@ -117,11 +117,7 @@ def _repeats(
 def _written(traffic: CarriedTraffic, folder: Path) -> tuple[str, ...]:
     """Write the workloads and the files that they read; return the workloads' paths."""
     for path, digest in traffic.needed.items():
-        try:
-            same = hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
-        except OSError:
-            same = False
-        if not same:
+        if not is_as_read(Path(path), digest):
             rule = f"the study's traffic reads {path}, which is not there as it was"
             raise SettingError("study", None, rule, "copy the study's file there")
     for file, content in traffic.files.items():

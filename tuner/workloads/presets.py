@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.errors import SettingError
 from tuner.workloads.reading import Strict, read_model
 from tuner.workloads.spec import Workload
-from tuner.workloads.traffic import with_absolute_files
+from tuner.workloads.traffic import absolute_from, with_files
 
 _PRESETS_FOLDER = Path(__file__).with_name("presets")
 
@@ -48,5 +48,5 @@ def load_preset(name: str) -> Preset:
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
         raise SettingError("preset", name, "no preset has this name", hint)
     return read_model(
-        path, Preset, "preset", lambda data: {"name": path.stem, **with_absolute_files(data, path.parent)}
+        path, Preset, "preset", lambda data: {"name": path.stem, **with_files(data, absolute_from(path.parent))}
     )

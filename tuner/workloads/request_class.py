@@ -28,9 +28,7 @@ from numpy.random import Generator
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -210,12 +208,6 @@ class TraceFile(Strict):
     when: Literal["recorded", "answered"] = "recorded"
     pause_ms: LengthOrFixed | None = None
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave fields out that are not used, so that a study from before they existed has the same workload."""
-        fields: dict[str, Any] = dump(self)
-        return {"file": fields["file"]} if self.when == "recorded" else fields
-
     @model_validator(mode="after")
     def _has_pauses(self) -> TraceFile:
         if self.pause_ms is not None and self.when == "recorded":
@@ -315,15 +307,6 @@ class RequestClass(Strict):
     adapters: tuple[Annotated[str, Field(min_length=1, max_length=_NAME_CHARS)], ...] = ()
     json_schema: dict[str, Any] | None = None
     session: Session | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave fields out that are not used, so that a study from before they existed has the same workload."""
-        fields: dict[str, Any] = dump(self)
-        for name in ("priority", "trace", "adapters", "json_schema", "session"):
-            if not getattr(self, name):
-                fields.pop(name, None)
-        return fields
 
     @field_validator("json_schema")
     @classmethod

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,9 +39,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -133,12 +132,6 @@ class TraceArrivals(Strict):
     file: Path
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     unit: Unit | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave an unstated unit out, so that a study from before it existed has the same workload."""
-        fields: dict[str, Any] = dump(self)
-        return fields if self.unit is not None else {key: each for key, each in fields.items() if key != "unit"}
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
         """Yield the times of the file.
@@ -427,16 +420,27 @@ def load_traffic(path: Path) -> Traffic:
     Raises:
         UserError: with the file and the reason, if it cannot be read, or is not YAML or not traffic.
     """
-    return read_model(path, Traffic, "traffic file", lambda data: with_absolute_files(data, path.parent))
+    return read_model(path, Traffic, "traffic file", lambda data: with_files(data, absolute_from(path.parent)))
 
 
-def with_absolute_files(data: Any, folder: Path) -> Any:
-    """Return the data with every `file` as an absolute path from `folder`, because workers may run in another one."""
+def with_files(data: Any, change: Callable[[str], str]) -> Any:
+    """Return the data of a load with every `file` changed."""
     if isinstance(data, dict):
         return {
-            key: str(folder.absolute() / value)
-            if key == "file" and isinstance(value, str)
-            else with_absolute_files(value, folder)
+            key: change(value) if key == "file" and isinstance(value, str) else with_files(value, change)
             for key, value in data.items()
         }
     return data
+
+
+def absolute_from(folder: Path) -> Callable[[str], str]:
+    """Return what makes paths absolute that are relative to a folder, because workers may run in another one."""
+    return lambda file: str(folder.absolute() / file)
+
+
+def is_as_read(file: Path, digest: str) -> bool:
+    """Return whether a file that a load reads is there with the content of a SHA-256 digest."""
+    try:
+        return sha256(file.read_bytes()).hexdigest() == digest
+    except OSError:
+        return False

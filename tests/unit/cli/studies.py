@@ -55,7 +55,6 @@ def study_start(
         "model": ModelRef("org/model", "org/model", "org/model"),
         "workload": WORKLOAD,
         "space": space.resolve(context),
-        "space_source": space.to_dict(),
         "goals": GOALS,
         "server": ServerSettings(),
         "artifacts": folder / "artifacts",

@@ -427,7 +427,7 @@ def test_traffic_is_compared_in_its_objectives_and_p99_itl() -> None:
 def test_what_no_verification_measures_is_said() -> None:
     parameters = {"quantization": {"changes_answers": True}}
     slos = ["quality>=0.99", "success_rate>=1"]
-    space = {"source": {"parameters": parameters}}
+    space = {"parameters": parameters}
     script = traffic_script(objectives=["goodput", "quality"], slos=slos, space=space)
     assert script.verification.unverified == (
         "SLO quality>=0.99: not measured by --verify; the study found 0.995",
@@ -440,7 +440,7 @@ def test_what_no_verification_measures_is_said() -> None:
 def test_answers_that_were_compared_after_the_study_are_said_for_all_servers_with_the_same_formats() -> None:
     argv = (*ARGV, "--max-num-seqs", "8", "--quantization", "fp8")
     trial = record(3, 0, 1.0, argv=argv, config={"quantization": "fp8"})
-    known = study(space={"source": {"parameters": {"quantization": {"changes_answers": True}}}})
+    known = study(space={"parameters": {"quantization": {"changes_answers": True}}})
     unchecked = (
         "NOT CHECKED: quantization=fp8 may change the answers; `tuner quality --study s --trial 3` compares them"
     )

@@ -289,12 +289,8 @@ def test_a_winner_is_reduced_towards_the_defaults_of_its_engine() -> None:
 
 
 def test_parameters_that_change_answers_are_those_of_the_trials_engine() -> None:
-    spaces = {
-        "vllm": {"parameters": {"cache": {"changes_answers": False}}},
-        "llama.cpp": {"parameters": {"cache": {"changes_answers": True}, "threads": {}}},
-    }
-    engines = {name: {"space": space, "version": "1"} for name, space in spaces.items()}
-    premise = {"engines": engines, "space": {"source": spaces["vllm"]}}
+    declared = {"vllm.cache": {}, "llama.cpp.cache": {"changes_answers": True}, "llama.cpp.threads": {}}
+    premise = {"engines": {"vllm": {}, "llama.cpp": {}}, "space": {"parameters": declared}}
     study = StudyRecord("s", NOW, Provenance.MEASURED, premise, {})
     config: dict[str, Any] = {"engine": "llama.cpp", "llama.cpp.cache": "q8_0", "llama.cpp.threads": 2}
     assert changed_answers(study, replace(trial(1), config=config)) == ["llama.cpp.cache=q8_0"]

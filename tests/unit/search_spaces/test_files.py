@@ -359,3 +359,23 @@ def test_the_page_names_every_key_and_fact() -> None:
     keys = [field.alias or name for model in (ParameterSpec, ChoiceSpec) for name, field in model.model_fields.items()]
     assert [key for key in keys if not re.search(rf"`[^`]*\b{key}\b[^`]*`", PAGE)] == []
     assert [fact for fact in FACT_NAMES if f"`{fact}`" not in PAGE] == []
+
+
+def test_a_study_stores_what_its_offered_parameters_mean() -> None:
+    text = """
+parameters:
+  seqs:
+    description: A.
+    type: categorical
+    choices: [8, {value: 16, note: B., requires: [{rule: hardware.memory_gib > 1, why: C.}]}]
+    flag: --seqs
+  absent: {description: D., type: bool, flag: --absent, requires: [{rule: hardware.memory_gib > 99, why: E.}]}
+rules:
+  - {name: few, forbid: effective.seqs < 9, why: F.}
+  - {name: none, forbid: absent, why: G.}
+"""
+    assert parse_space(text, "own").resolve(Context(hardware_named("t4"))).to_dict() == {
+        "name": "own",
+        "parameters": {"seqs": {"type": "categorical", "choices": [{"value": 8}, {"value": 16}], "flag": "--seqs"}},
+        "rules": {"few": "effective.seqs < 9"},
+    }

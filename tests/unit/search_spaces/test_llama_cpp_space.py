@@ -46,11 +46,6 @@ def space() -> ResolvedSpace:
     return load_space("llama.cpp").resolve(CONTEXT)
 
 
-def test_the_engine_is_part_of_what_a_study_stores_only_where_it_is_not_vllm() -> None:
-    assert load_space("llama.cpp").to_dict()["engine"] == "llama.cpp"
-    assert "engine" not in load_space("vllm").to_dict()
-
-
 def test_a_space_of_ones_own_names_its_engine() -> None:
     text = "engine: llama.cpp\nparameters: {poll: {description: A., type: int, low: 0, high: 9, flag: --poll}}\n"
     assert parse_space(text).engine == "llama.cpp"

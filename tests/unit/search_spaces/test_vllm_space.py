@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.search.problems.trials import NumberRange, ValueTrial
 from search_spaces import (
     Context,
-    NumberRange,
     ParameterValue,
     ResolvedSpace,
     SpaceError,
-    ValueTrial,
     hardware_named,
     load_space,
 )

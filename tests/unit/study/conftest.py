@@ -113,7 +113,6 @@ class Bench:
             "model": ModelRef("m", "m", "m"),
             "workload": ClosedLoop(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
             "space": space.resolve(PLAIN),
-            "space_source": space.to_dict(),
             "goals": make_goals(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
             "server": ServerSettings(),
             "artifacts": self.folder / "artifacts",

@@ -314,7 +314,7 @@ def test_trials_of_mixed_sizes_share_the_gpus(
     resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
     config = {1: {}, 2: {"tensor_parallel_size": 2}}
     kinds = [TrialKind.BASELINE, *[TrialKind.SEARCH] * len(sizes)]
-    spec = bench.spec(space=resolved, space_source=space.to_dict())
+    spec = bench.spec(space=resolved)
     store = bench.store()
     open_study(store, spec, info, ["2 × H"], clock)
     told = SimpleNamespace(tell=lambda *_: None)
@@ -331,7 +331,7 @@ def test_a_trial_that_still_waits_is_left_to_the_next_run(bench: Bench) -> None:
     executor = TwoGpuExecutor(clock, info, {})
     space = load_space("vllm")
     resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
-    spec = bench.spec(space=resolved, space_source=space.to_dict())
+    spec = bench.spec(space=resolved)
     store = bench.store()
     open_study(store, spec, info, ["2 × H"], clock)
     told = SimpleNamespace(tell=lambda *_: None)

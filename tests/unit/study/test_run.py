@@ -21,7 +21,7 @@ from tuner.study import learned_prior
 from tuner.study.loop import expected_confirmation_s
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
-from tuner.study.specification.spec import Enqueued, ServerSettings, changes, difference, with_stored_settings
+from tuner.study.specification.spec import Enqueued, ServerSettings, difference, with_stored_settings
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 
@@ -489,41 +489,6 @@ def test_cancelling_ends_a_held_benchmark(bench: Bench) -> None:
     executor.close()
 
 
-def premise(parameters: dict[str, int], rules: dict[str, str], offered: list[str]) -> dict[str, Any]:
-    return {"space": {"source": {"parameters": parameters, "rules": rules}, "parameters": offered}}
-
-
-def test_parameters_that_a_space_has_got_since_and_a_study_lacks_are_no_difference() -> None:
-    stored = premise({"a": 1}, {"low": "a < 1"}, ["a"])
-    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1", "both": "a + b > 1"}, ["a"])) == []
-    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1", "high": "a > 9"}, ["a"])) == [
-        "space.source.rules.high: None -> 'a > 9'"
-    ]
-    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1"}, ["a", "b"])) == [
-        "space.parameters: ['a'] -> ['a', 'b']",
-        "space.source.parameters.b: None -> 2",
-    ]
-    assert changes(stored, premise({"a": 3, "b": 2}, {"low": "a < 1"}, ["a"])) == ["space.source.parameters.a: 1 -> 3"]
-    assert changes(premise({}, {}, []), premise({"a": 1}, {"low": "effective.a < 1"}, [])) == []
-    part_of_a_name = changes(premise({"max": 1}, {}, []), premise({"max": 1, "a": 2}, {"low": "max < 1"}, []))
-    assert part_of_a_name == ["space.source.rules.low: None -> 'max < 1'"]
-
-
 def test_another_text_is_another_workload() -> None:
     stored, new = ({"workload": {"classes": {"all": {"text": text}}}} for text in ("code", "chat"))
-    assert changes(stored, new) == ["workload.classes.all.text: 'code' -> 'chat'"]
-
-
-def test_values_and_requirements_that_a_space_has_got_since_are_no_difference_unless_offered() -> None:
-    def declared(choices: list[Any], tokens: str, offered: list[str]) -> dict[str, Any]:
-        parameters = {"method": {"choices": choices}, "tokens": {"low": 1, "when": tokens}}
-        return {"space": {"source": {"parameters": parameters, "rules": {}}, "parameters": offered}}
-
-    stored = declared([{"value": "off"}, {"value": 1, "requires": [{"rule": "a"}]}], "x", ["method"])
-    newer = declared([{"value": "off"}, {"value": 1}, {"value": "new", "requires": [{"rule": "b"}]}], "y", ["method"])
-    assert changes(stored, newer, {"method": ("off", 1)}) == []
-    assert len(changes(stored, newer, {"method": ("off", 1, "new")})) == 1
-    assert len(changes(stored, declared([{"value": "off"}, {"value": True}], "x", ["method"]), {})) == 1
-    assert len(changes(stored, declared([{"value": "off"}], "x", ["method"]), {})) == 1
-    searched = declared([{"value": "off"}, {"value": 1}], "y", ["method", "tokens"])
-    assert "space.source.parameters.tokens.when: 'x' -> 'y'" in changes(stored, searched, {})
+    assert difference(stored, new) == ["workload.classes.all.text: 'code' -> 'chat'"]

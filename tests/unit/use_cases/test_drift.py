@@ -15,7 +15,7 @@ from storage import open_store
 from tests.cli.command import run_here
 from tests.cli.conftest import studies_alone
 from tuner.errors import EXIT_WORSE
-from tuner.use_cases.drift import promise_of, read_counters, window_between
+from tuner.use_cases.drift import Counters, counted, promise_of, samples_of, window_between
 
 PAGE = """\
 # TYPE vllm:request_prompt_tokens histogram
@@ -41,6 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with studies_alone():
         tuner.optimize(study="s", trials=1, confirm_rounds=0, storage=storage, output=output)
     return folder
+
+
+def read_counters(pages: list[str]) -> Counters:
+    return counted(sample for each in pages for sample in samples_of(each))
 
 
 def test_a_window_has_the_differences_of_the_servers_together() -> None:

@@ -103,7 +103,7 @@ WORDS = (
     *("--max-num-seqs", "491", "--max-num-batched-tokens", "4710", "--quantization", "fp8"),
 )
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": "/cache"}
-SPACE = {"source": {"parameters": {"quantization": {"changes_answers": True}}}}
+SPACE = {"parameters": {"quantization": {"changes_answers": True}}}
 
 
 @pytest.fixture

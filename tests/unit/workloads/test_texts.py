@@ -353,13 +353,6 @@ def test_the_notes_have_the_rate_and_the_span_that_are_sent(tmp_path: Path) -> N
     ]
 
 
-def test_an_unstated_unit_is_not_stored(tmp_path: Path) -> None:
-    made = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
-    assert "unit" not in made.model_dump()["arrivals"]
-    stated = made.model_copy(update={"arrivals": made.arrivals.model_copy(update={"unit": "ms"})})
-    assert Traffic.model_validate_json(stated.model_dump_json()) == stated
-
-
 def traffic(folder: Path, classes: str, requests: int = 3) -> Traffic:
     write(folder, BURST_GPT)
     path = folder / "traffic.yaml"
@@ -390,13 +383,6 @@ def test_after_the_last_row_the_first_comes_again(tmp_path: Path) -> None:
 def test_a_class_with_a_trace_has_no_other_lengths(tmp_path: Path, more: str) -> None:
     with pytest.raises(UserError, match="a trace has the lengths; leave `input`, `output` and prompts from a file out"):
         traffic(tmp_path, f"  all: {{trace: {{file: trace}}, {more}}}\n")
-
-
-def test_a_class_without_a_trace_is_stored_as_before(tmp_path: Path) -> None:
-    made = traffic(tmp_path, "  all: {input: 3, output: 4}\n")
-    assert "trace" not in made.model_dump()["classes"]["all"]
-    again = traffic(tmp_path, "  all: {trace: {file: trace}}\n")
-    assert Traffic.model_validate_json(again.model_dump_json()) == again
 
 
 def test_a_trace_at_another_rate_is_sent_faster(tmp_path: Path) -> None:

@@ -160,12 +160,11 @@ def test_the_page_shows_the_shipped_example() -> None:
     assert f"```yaml\n{example}```" in page
 
 
-def test_a_class_may_have_a_priority_and_priority_0_is_not_stored(tmp_path: Path) -> None:
+def test_a_class_may_have_a_priority(tmp_path: Path) -> None:
     plain = "arrivals: {process: poisson, rate: 1}\nrequests: 9\nclasses:\n  a: {input: 1, output: 1}\n"
     alike = read(tmp_path, plain + "  b: {input: 1, output: 1, priority: 0}\n")
     ranked = read(tmp_path, plain + "  b: {input: 1, output: 1, priority: -2}\n")
     assert (alike.priorities, ranked.priorities) == (False, True)
-    assert "priority" not in alike.model_dump(mode="json")["classes"]["b"]
     stored = ranked.model_dump(mode="json")
     assert stored["classes"]["b"]["priority"] == -2
     assert Traffic.model_validate(stored) == ranked

@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from datetime import datetime
+from typing import Any
 
 from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from search_spaces import HardwareProfile, version_tuple
@@ -18,7 +19,7 @@ from tuner.engines.base import EngineInfo, Watch
 from tuner.engines.command_line import program_of
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.flags import flag_names
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import parameters_of
@@ -259,7 +260,12 @@ class SimulatedEngine:
     """
 
     def __init__(
-        self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True, gpus: int = 1
+        self,
+        card: HardwareProfile,
+        version: str,
+        packages: frozenset[str] = SIMULATED_PACKAGES,
+        warm_start: bool = True,
+        gpus: int = 1,
     ) -> None:
         self.clock = VirtualClock()
         self._version = version
@@ -277,6 +283,17 @@ class SimulatedEngine:
             Provenance.SIMULATED,
             self._platform.packages,
         )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a search space's context has of the engine, by field."""
+        info = self.info()
+        return {
+            "hardware": self._platform.card,
+            "engine_version": info.version,
+            "flags": info.flags,
+            "packages": info.packages,
+            "simulated": True,
+        }
 
     def check(self, spec: TrialSpec) -> Failure | None:
         try:

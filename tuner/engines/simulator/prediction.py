@@ -10,12 +10,13 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from search_spaces import HardwareProfile, ModelShape
+from search_spaces import HardwareProfile, ModelShape, version_tuple
 from search_spaces.render import instances_of, without_instances
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.metrics import bench_metrics, request_record
-from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.serve_config import ServeConfig, placed_config, resolve_serve_config
 from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
@@ -33,6 +34,11 @@ class Platform:
     version: tuple[int, ...]
     packages: frozenset[str]
     gpus: int = 1
+
+    @classmethod
+    def simulated(cls, card: HardwareProfile, version: str, gpus: int = 1) -> Platform:
+        """Return the platform of a simulated study on a card, with the packages that count as installed there."""
+        return cls(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
 
 
 def configuration(

@@ -50,13 +50,12 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     space = _resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     several = bool(plan.others)
-    parts = {each.engine: EnginePart(each.model, each.server, each.space.to_dict()) for each in plan.every}
+    parts = {each.engine: EnginePart(each.model, each.server) for each in plan.every}
     return StudySpec(
         name=plan.name,
         model=plan.model,
         workload=plan.workload,
         space=space,
-        space_source=plan.space.to_dict(),
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
@@ -106,11 +105,11 @@ def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo,
     A study that is not stored, or whose parameters the space no longer has, is unchanged.
     """
     stored = store.study(spec.name)
-    names = [] if stored is None else list(stored.premise.get("space", {}).get("parameters", ()))
-    if not names or names == [parameter.name for parameter in spec.space.parameters]:
+    names = set[str]() if stored is None else {*stored.premise["space"]["parameters"]}
+    if not names or names == {parameter.name for parameter in spec.space.parameters}:
         return spec
     wider = _resolve(plan, engine, spec.space.context.hardware, names)
-    return replace(spec, space=wider) if names == [each.name for each in wider.parameters] else spec
+    return replace(spec, space=wider) if names == {each.name for each in wider.parameters} else spec
 
 
 def _resolve(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from records.trials import Config, TrialKind
-from search_spaces import ParameterValue, Price, ResolvedSpace
+from search_spaces import Price, ResolvedSpace
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
@@ -82,18 +80,16 @@ class Enqueued:
 
 @dataclass(frozen=True)
 class EnginePart:
-    """What one engine of a study of several has of its own; `space_source` is its declared space."""
+    """What one engine of a study of several has of its own."""
 
     model: ModelRef
     server: ServerSettings
-    space_source: Mapping[str, Any]
 
     def premise(self, engine: EngineInfo) -> dict[str, Any]:
         """Return, as plain JSON, what makes trials of this engine comparable."""
         return {
             "version": engine.version,
             "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
-            "space": dict(self.space_source),
             "arguments": list(self.server.arguments),
         }
 
@@ -114,7 +110,6 @@ class StudySpec:
     model: ModelRef
     workload: Workload
     space: ResolvedSpace
-    space_source: Mapping[str, Any]
     goals: Goals
     server: ServerSettings
     artifacts: Path
@@ -138,10 +133,7 @@ class StudySpec:
             "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
             "workload": self.workload.model_dump(mode="json"),
             **({"files": {str(file): sha256(file.read_bytes()).hexdigest() for file in files}} if files else {}),
-            "space": {
-                "source": dict(self.space_source),
-                "parameters": [parameter.name for parameter in self.space.parameters],
-            },
+            "space": self.space.to_dict(),
             "objectives": [str(objective) for objective in self.goals.objectives],
             "slos": [str(slo) for slo in self.goals.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
@@ -164,11 +156,6 @@ class StudySpec:
         """The workload of every trial of the search."""
         shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
         return self.workload.model_copy(update=shorter)
-
-    @property
-    def offered_values(self) -> dict[str, tuple[ParameterValue, ...]]:
-        """The values that the study offers of each parameter; none for a range."""
-        return {parameter.name: parameter.values for parameter in self.space.parameters}
 
     @property
     def gpus(self) -> int:
@@ -230,68 +217,6 @@ class StudySpec:
         """Return the workload of a trial; each round has its own prompts, the same for all its measurements."""
         workload = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
         return workload.model_copy(update={"seed": workload.seed + 1000 * round_})
-
-
-def changes(
-    stored: Mapping[str, Any], new: Mapping[str, Any], offered: Mapping[str, Sequence[object]] = MappingProxyType({})
-) -> list[str]:
-    """Return the lines of `difference` between a stored premise and that of a run.
-
-    Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
-    about such parameters, requirements (they decide what is offered) or conditions of parameters that neither offers.
-    """
-    known = stored.get("space", {})
-    old, source = known.get("source", {}), new.get("space", {}).get("source", {})
-    listed = new.get("space", {}).get("parameters", ())
-    before, after = old.get("parameters", {}), source.get("parameters", {})
-    added = {*after} - {*before} - {*listed}
-    searched = {*listed, *known.get("parameters", ())}
-    kept = {
-        "parameters": {
-            name: _as_stored(spec, before.get(name, {}), offered.get(name, ()), name in searched)
-            for name, spec in after.items()
-            if name not in added
-        },
-        "rules": {
-            name: rule
-            for name, rule in source.get("rules", {}).items()
-            if name in old.get("rules", {}) or not added.intersection(re.split(r"[^\w.]+(?:effective\.)?", f" {rule}"))
-        },
-    }
-    plain = {**old, "parameters": {name: _without_requirements(spec) for name, spec in before.items()}}
-    return difference(_with_source(stored, plain), _with_source(new, {**source, **kept}))
-
-
-def _with_source(premise: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Any]:
-    space = premise.get("space", {})
-    return {**premise, "space": {**space, "source": source}} if space.get("source") else premise
-
-
-def _without_requirements(spec: Any) -> Any:
-    if not isinstance(spec, Mapping):
-        return spec
-    plain = {key: value for key, value in spec.items() if key != "requires"}
-    if "choices" in plain:
-        plain["choices"] = [_without_requirements(choice) for choice in plain["choices"]]
-    return plain
-
-
-def _as_stored(spec: Any, stored: Any, offered: Sequence[object], searched: bool) -> Any:
-    """Return a declaration without what does not change a study with the stored one."""
-    if not (isinstance(spec, Mapping) and isinstance(stored, Mapping)):
-        return spec
-    plain = dict(_without_requirements(spec))
-    values = [(type(value), value) for value in (*(_value_of(each) for each in stored.get("choices", ())), *offered)]
-    if "choices" in stored and "choices" in plain:
-        choices = [(each, _value_of(each)) for each in plain["choices"]]
-        plain["choices"] = [each for each, value in choices if (type(value), value) in values]
-    if not searched and "when" in stored and "when" in plain:
-        plain["when"] = stored["when"]
-    return plain
-
-
-def _value_of(choice: Any) -> object:
-    return choice.get("value") if isinstance(choice, Mapping) else choice
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:

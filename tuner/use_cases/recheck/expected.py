@@ -5,7 +5,6 @@ It comes from a study of the database, or from a YAML file that an earlier reche
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -31,7 +30,7 @@ from tuner.specs import ModelRef
 from tuner.study.conclusion import name_of
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload
-from tuner.workloads.traffic import with_absolute_files
+from tuner.workloads.traffic import absolute_from, is_as_read, with_files
 
 FORMAT = 1
 """Version of the file's format."""
@@ -125,19 +124,18 @@ class Expected:
         return ModelRef(setup.model, self.tokenizer, self.served_name)
 
 
-def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int | None = None) -> Expected:
+def expected_of(study: StudyRecord, records: Sequence[TrialRecord]) -> Expected:
     """Return what a study expects.
 
     Args:
         study: the study.
         records: all its trials, rounds included.
-        number: the trial that counts as the winner; None: the study's own.
 
     Raises:
         UserError: for a study without a winner, of several engines or of several nodes.
     """
     conclusion, premise, facts = study.conclusion, study.premise, study.facts
-    chosen = exported_of(conclusion) if number is None else number
+    chosen = exported_of(conclusion)
     if chosen is None:
         raise SettingError("study", study.name, "it has no winner yet", "let `tuner optimize` end it, or give {trial}")
     if "engines" in premise or int(facts.get("nodes", 1)) > 1:
@@ -171,7 +169,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord], number: int 
         folder=script.folder,
         files=premise.get("files", {}),
         defaults=facts.get("engine_defaults", {}),
-        space=premise["space"]["source"].get("name"),
+        space=premise["space"]["name"],
         price=(facts.get("price") or {}).get("per_gpu_hour"),
         again=_again(study),
     )
@@ -188,7 +186,7 @@ def _again(study: StudyRecord) -> Again:
     pairs = [("preset", facts["preset"]), ("model", premise["model"]["name"])]
     pairs += [("tokenizer", premise["model"]["tokenizer"])] if not simulated else []
     pairs += [("engine", "simulated" if simulated else engine)]
-    pairs += [("space", name)] if (name := premise["space"]["source"].get("name")) in space_names(engine) else []
+    pairs += [("space", name)] if (name := premise["space"]["name"]) in space_names(engine) else []
     pairs += [("baseline", json.dumps(premise["baseline"]))] if "baseline" in premise else []
     pairs += [("objective", each) for each in premise["objectives"]]
     pairs += [("env", f"{name}={value}") for name, value in server["environment"].items()]
@@ -214,7 +212,7 @@ def write_expected(path: Path, expected: Expected) -> None:
     """
     folder = path.absolute().parent
     data = _EXPECTED.dump_python(expected, mode="json", exclude_none=True, exclude_defaults=True)
-    data["workload"] = _relative(data["workload"], folder)
+    data["workload"] = with_files(data["workload"], lambda file: os.path.relpath(file, folder))
     data["files"] = {os.path.relpath(name, folder): digest for name, digest in expected.files.items()}
     try:
         path.write_text(plain_yaml({"tuner_recheck": FORMAT, **data}), encoding="utf-8")
@@ -250,7 +248,7 @@ def read_expected(path: Path) -> Expected:
 def _expected(data: dict[str, Any], folder: Path) -> Expected:
     files = {str((folder / name).resolve()): digest for name, digest in data.get("files", {}).items()}
     _check_files(files)
-    workload = read_workload(with_absolute_files(data["workload"], folder.resolve()))
+    workload = read_workload(with_files(data["workload"], absolute_from(folder.resolve())))
     return _EXPECTED.validate_python({**data, "files": files, "workload": workload})
 
 
@@ -260,31 +258,5 @@ _EXPECTED = TypeAdapter(Expected)
 def _check_files(files: Mapping[str, str]) -> None:
     """Refuse files of the load that are gone or have changed."""
     for name, digest in files.items():
-        try:
-            same = hashlib.sha256(Path(name).read_bytes()).hexdigest() == digest
-        except OSError:
-            same = False
-        if not same:
+        if not is_as_read(Path(name), digest):
             raise SettingError("study", name, "the load reads this file, which is not there as it was", "restore it")
-
-
-def _relative(data: Any, folder: Path) -> Any:
-    """Return the load with the paths of its files relative to a folder; the reverse of `with_absolute_files`."""
-    if isinstance(data, dict):
-        return {
-            key: os.path.relpath(value, folder)
-            if key == "file" and isinstance(value, str)
-            else _relative(value, folder)
-            for key, value in data.items()
-        }
-    return data
-
-
-def load_line(workload: Workload) -> str:
-    """Return the load in one line."""
-    if isinstance(workload, ClosedLoop):
-        return (
-            f"{workload.max_concurrency} users, {workload.num_prompts} requests of {workload.input_len} tokens in and "
-            f"{workload.output_len} out"
-        )
-    return f"traffic with {', '.join(workload.sent_classes)}"

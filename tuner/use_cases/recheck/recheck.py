@@ -7,7 +7,6 @@ is measured on each of them instead, and each is compared with the first.
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from tuner.scoring.change import EQUAL, MARGIN, Change, Promise, change_of, grav
 from tuner.scoring.rounds import StudyRounds
 from tuner.scoring.sequential import looks
 from tuner.study.study_folder import study_lock
-from tuner.use_cases.places import find_study, storage_url
+from tuner.use_cases.places import find_study, new_folder, storage_url
 from tuner.use_cases.recheck.expected import SUFFIXES, Expected, expected_of, read_expected, write_expected
 from tuner.use_cases.recheck.result import Judged, RecheckResult
 from tuner.use_cases.recheck.rounds import Alternation, Arm, Say
@@ -100,7 +99,7 @@ def recheck(
         tell(told)
         for each in today:
             refuse_lost_flags(expected, [arm.setup for arm in arms if arm.installation is each], each.info)
-        result = _Measurement(settings, expected, arms, _new_folder(settings.output)).run(told, say, stop)
+        result = _Measurement(settings, expected, arms, new_folder(settings.output)).run(told, say, stop)
         try:
             keep(result)
         except StorageError as error:  # the measurements took long, and are shown in any case
@@ -152,12 +151,6 @@ def _told(settings: RecheckSettings, expected: Expected, today: Sequence[Install
         lines += [f"{program}: {line}" for line in changes(expected, each, settings.model)]
         lines += [f"{program}: {line}" for line in flag_changes(today[0].info, each.info)]
     return lines
-
-
-def _new_folder(output: Path) -> Path:
-    if output.exists() and not output.is_dir():
-        raise SettingError("output", str(output), "this is a file", "give a folder")
-    return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
 @dataclass(frozen=True)

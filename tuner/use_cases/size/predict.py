@@ -14,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 from records.trials import Config, FailureKind
-from search_spaces import Context, HardwareProfile, ModelShape, ResolvedSpace, SpaceError, load_space
+from search_spaces import Context, ModelShape, ResolvedSpace, SpaceError, load_space
 from search_spaces.schema import VLLM
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.engine import SimulatedEngine
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import ErrorBands, documented_bands
 from tuner.engines.simulator.precision import ConfigRefused
@@ -207,11 +205,10 @@ class _Flags:
         asked, platform = self._asked, self.platform
         facts = facts_of_load(asked.load, asked.goals)
         context = Context(
-            hardware=platform.card,
             model=asked.model,
             gpus=platform.gpus,
             base_argv=(*asked.arguments, *self._shape.arguments),
-            **engine_facts(platform.card, ".".join(map(str, platform.version))),
+            **SimulatedEngine(platform.card, ".".join(map(str, platform.version))).facts(),
             **{**facts, "concurrency": None if in_flight is None else max(1, round(in_flight))},
         )
         return load_space(VLLM).resolve(context, keep_answers=asked.keep_answers)
@@ -230,18 +227,6 @@ def latencies_at(asked: Asked, found: Prediction, rate: float) -> Mapping[str, f
     server = server_of(asked, found.platform, found.arguments, found.environment)
     run = simulated_runner(server, ())(timed(asked.load, rate, found.residence_s), asked.load.seed)
     return {name: run.metrics.get(name) for name in LATENCIES}
-
-
-def engine_facts(card: HardwareProfile, version: str) -> dict[str, Any]:
-    """Return what a search space's context has of the simulated vLLM, by field."""
-    info = SimulatedEngine(card, version, SIMULATED_PACKAGES).info()
-    return {
-        "engine": "vLLM",
-        "engine_version": version,
-        "flags": info.flags,
-        "packages": info.packages,
-        "simulated": True,
-    }
 
 
 def band_of(documented: ErrorBands) -> tuple[Mapping[str, float], str | None]:

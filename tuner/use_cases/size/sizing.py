@@ -17,13 +17,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 
-from search_spaces import HardwareProfile, Price, version_tuple
+from search_spaces import HardwareProfile, Price
 from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.client import refuse_unmodelled
-from tuner.engines.simulator.flags import SIMULATED_PACKAGES
-from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 from tuner.engines.vllm.resident.helper import die_with_parent
 from tuner.errors import SettingError
@@ -233,8 +231,7 @@ class _Work:
 
     def run(self) -> list[Sized]:
         """Predict the shapes in turn."""
-        version = version_tuple(find_version(self.settings.vllm_version, self.card))
-        platform = Platform(self.card, parameters_of(self.card.key), version, SIMULATED_PACKAGES)
+        platform = Platform.simulated(self.card, find_version(self.settings.vllm_version, self.card))
         found: list[Sized] = []
         first = self.demand.peak
         for gpus, shapes in groupby(shapes_of(self.asked.model, self.settings.most_gpus), lambda shape: shape.gpus):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import ModelShape, hardware_named, known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp, Recurrent
-from tuner.engines.simulator.client import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload
 from search_spaces.catalogue.layers import Attention, Recurrent
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, config_of, run, server, shape
-from tuner.engines.simulator.client import BenchServeWorkload, SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.sequence import Prompt

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from tests.unit.engines.simulator.helpers import run, server
-from tuner.engines.simulator.client import BenchServeWorkload, SimulatedRequest, bench_serve_client
+from tuner.engines.simulator.client import SimulatedRequest
 from tuner.engines.simulator.metrics import bench_metrics, chunk_times, token_gaps
 from tuner.engines.simulator.sequence import Prompt
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.simulator.bench_serve import BenchServeWorkload
 from search_spaces import ModelShape, hardware_named, known_models
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
 from tests.unit.engines.simulator.helpers import run
 from tuner.engines.simulator.attention_time import AttentionTime
-from tuner.engines.simulator.client import BenchServeWorkload
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated

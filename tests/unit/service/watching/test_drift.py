@@ -16,13 +16,13 @@ from storage.service.records import SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import studies_alone
 from tests.service_samples import DRIVER, START, lease_of, submission
-from tests.unit.use_cases.test_drift import page
+from tests.unit.use_cases.test_drift import page, read_counters
 from tuner.errors import SettingError
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.deployed import DeployedServers, allowed_hosts
 from tuner.service.watching.drift import DriftWatcher
 from tuner.service.watching.messages import body_of
-from tuner.use_cases.drift import Counters, read_counters
+from tuner.use_cases.drift import Counters
 
 ALLOWED = allowed_hosts(["gpu-7:8000", "10.0.0.0/24:8000", "[fd00::]/64:8000", "front:443"])
 

@@ -117,13 +117,12 @@ def test_rates_of_a_replay_count_requests(tmp_path: Path) -> None:
     assert make_schedule(load.at_rate(9), 1)[1].pause_s == 3.0
 
 
-def test_a_recorded_replay_is_as_before(tmp_path: Path) -> None:
+def test_a_recorded_replay_has_no_sessions(tmp_path: Path) -> None:
     import_traffic(recording_file(tmp_path), tmp_path / "traffic.yaml", ImportSettings())
     load = load_traffic(tmp_path / "traffic.yaml")
     offered = make_schedule(load, 1)
     assert not load.has_sessions
     assert of(offered, "at_s", "session", "turn") == [(at, None, 0) for at in (0.0, 1.0, 5.0, 5.5, 10.0)]
-    assert load.model_dump(mode="json")["classes"]["recorded"]["trace"].keys() == {"file"}
 
 
 def test_unknown_pauses_are_asked_for(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def serve_parser() -> tuple[Any, Any, Any]:
 
 
 def info() -> dict[str, Any]:
-    """Return every flag of `vllm serve`, and the platform's type of device, such as `cuda` or `cpu`."""
+    """Return every flag of `vllm serve`."""
     sys.argv = ["vllm", "serve"]  # vLLM reads it while it builds the parser
     flags = [
         {
@@ -35,8 +35,7 @@ def info() -> dict[str, Any]:
         }
         for action in serve_parser()[1]._actions
     ]
-    platform = importlib.import_module("vllm.platforms").current_platform
-    return {"flags": flags, "platform": getattr(platform, "device_type", None)}
+    return {"flags": flags}
 
 
 def check(argv: list[str]) -> dict[str, Any]:
