@@ -200,8 +200,8 @@ class SubmissionRow(_Row):
 
     `counted_at` is until when `gpu_seconds` has the present run's; None without one. `events` is the number of the last
     event. `answer` is the result of a study without trials. Answer and settings may be large and are read only where
-    they are asked for. Row numbers of submissions and events are never used again, also not after a deletion: readers
-    of events keep them.
+    they are asked for. Row numbers of submissions are never used again, also not after a deletion: the keys of messages
+    have them.
     """
 
     __tablename__ = "tuner_submissions"

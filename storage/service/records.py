@@ -25,6 +25,9 @@ class SubmissionState(StrEnum):
 ACTIVE = frozenset({SubmissionState.RUNNING, SubmissionState.STOPPING, SubmissionState.CONCLUDING})
 """States with devices and a driver."""
 
+CONSIDERED = ACTIVE | {SubmissionState.QUEUED}
+"""States of submissions that run or wait."""
+
 ENDED = frozenset({SubmissionState.DONE, SubmissionState.STOPPED, SubmissionState.CANCELLED, SubmissionState.FAILED})
 """States without either, which only a person leaves."""
 
@@ -138,23 +141,6 @@ class Event:
     at: datetime
     kind: str
     data: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class EventPosition:
-    """How far a reader has read the events of all submissions. `ServiceStore.new_events` makes and explains it.
-
-    Rows of events have numbers of their own, in one sequence for all submissions.
-
-    Attributes:
-        complete: every row up to this one was read, or will never exist.
-        seen: the rows above `complete` that were read.
-        mark: a row, and a transaction of the database that began after all rows up to it had their numbers.
-    """
-
-    complete: int
-    seen: frozenset[int] = frozenset()
-    mark: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
