@@ -9,6 +9,7 @@ from typing import Any
 
 from records import metrics
 from records.trials import Config, JsonScalar, configuration_changes
+from search_spaces import Price
 from tuner.scoring.compare import MeasuredRatio
 
 ABSENT = "–"
@@ -33,9 +34,11 @@ def unit(name: str) -> str:
     return "" if found == "share" or name.endswith(f"_{found}") else found
 
 
-def with_unit(name: str, value: float | None) -> str:
-    """Return a metric's value with its unit: `3,332 tok/s`."""
+def with_unit(name: str, value: float | None, price: Price | None = None) -> str:
+    """Return a metric's value with its unit, `3,332 tok/s`; of a cost, in the currency of its price."""
     shown = unit(name)
+    if price is not None and price.currency is not None and name.rpartition(".")[2] in metrics.COSTS:
+        shown = f"{price.currency} {shown}"
     return number(value) if value is None or not shown else f"{number(value)} {shown}"
 
 

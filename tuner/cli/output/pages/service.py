@@ -12,9 +12,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from storage.service.records import ENDED, SubmissionState
+from tuner.cli.arguments import command
 from tuner.cli.from_server import open_client
 from tuner.cli.output import parts
-from tuner.cli.output.parts import FittedTable, new_table, show
+from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import repeated_interrupts
 from tuner.client.client import Client
@@ -41,7 +42,7 @@ def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
     if as_json:
         print(parts.as_json(study))
     else:
-        print(f"{study.id} is {study.state.value}; see it with `tuner service watch {study.id}`", flush=True)
+        print(f"{study.id} is {study.state.value}; see it with `{command('service', 'watch', study.id)}`", flush=True)
 
 
 def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
@@ -110,7 +111,8 @@ def watch_study(client: Client, id: str) -> int:
                     print(line, file=sys.stderr, flush=True)
         return _end(client, id, simulated=bool(shown.simulated))
     except KeyboardInterrupt:
-        print(f"stopped watching; the study goes on, `tuner service watch {id}` watches it again", file=sys.stderr)
+        again = command("service", "watch", id)
+        print(f"stopped watching; the study goes on, `{again}` watches it again", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -119,13 +121,13 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     study = client.study(id)
     print(f"{id} is {study.state.value}" + (f": {text.one_line(study.reason)}" if study.reason else ""))
     if study.state is SubmissionState.FAILED:
-        print(f"see why: tuner service logs {id}")
+        print(f"see why: {command('service', 'logs', id)}")
         return EXIT_OURS
     if study.state is SubmissionState.CANCELLED:
         return EXIT_INTERRUPTED
     conclusion = client.conclusion(id)
     if conclusion is None:
-        print(f"continue with: tuner service resume {id}")
+        print(f"continue with: {command('service', 'resume', id)}")
         return EXIT_TIME_LIMIT
     if "shapes" in conclusion:
         return _print_sizing(client, study)
@@ -196,11 +198,10 @@ def _act(tokens: Client | StoredTokens, action: str, name: str, owner: str | Non
 
 
 def _print_table(found: Sequence[ServiceToken]) -> None:
-    table = new_table()
-    for heading in ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked"):
-        table.add_column(heading, no_wrap=True)
+    names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
+    table = text.grid(*names, left=names)
     for each in found:
         times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
         cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)
-        table.add_row(each.name, each.owner, each.role, *cells)
-    show(table, width=140) if found else print("no token; `tuner service token add NAME` makes one")
+        table.add(each.name, each.owner, each.role, *cells)
+    show(FittedTable(table)) if found else print("no token; `tuner service token add NAME` makes one")
