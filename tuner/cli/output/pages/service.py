@@ -8,12 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
-from tuner.cli.from_server import open_client
+from tuner.cli.from_server import open_client, refuse_both
 from tuner.cli.output import parts
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.lines import WatchedStudy
@@ -161,43 +161,35 @@ def _print_sizing(client: Client, study: SubmittedStudy) -> int:
     return 0 if found["tiles"] else EXIT_SLOS_MISSED
 
 
-def change_tokens(
-    server: str | None,
-    storage: str | None,
-    action: str,
-    name: str,
-    owner: str | None,
-    role: str,
-    days: int | None,
-    *,
-    insecure: bool,
-) -> None:
-    """Add, list or revoke tokens in a database, or over a server where one is given or in TUNER_SERVER."""
+@contextmanager
+def open_tokens(
+    server: str | None, storage: str | None, *, create: bool, insecure: bool
+) -> Iterator[Client | StoredTokens]:
+    """Yield the tokens of a database, or of a server where one is given or in TUNER_SERVER.
+
+    Raises:
+        UserError: if both are given.
+    """
     from tuner.service.tokens import StoredTokens  # no other command of a client needs a service's libraries
 
+    refuse_both(server, storage)
     if server is None and (storage is not None or not os.environ.get("TUNER_SERVER")):
-        with closing(StoredTokens(storage_url(storage, create=action == "add"))) as tokens:
-            _act(tokens, action, name, owner, role, days)
-        return
-    with open_client(server, insecure=insecure) as client:
-        _act(client, action, name, owner, role, days)
-
-
-def _act(tokens: Client | StoredTokens, action: str, name: str, owner: str | None, role: str, days: int | None) -> None:
-    if action == "list":
-        _print_table(tokens.tokens())
-    elif action == "revoke":
-        print(f"revoked the token {tokens.revoke_token(name).name}")
+        with closing(StoredTokens(storage_url(storage, create=create))) as tokens:
+            yield tokens
     else:
-        made = tokens.add_token(name, owner=owner, role=role, days=days)
-        expires = "" if made.expires_at is None else f", expires {made.expires_at:%Y-%m-%d}"
-        print(
-            f"token {made.name} of {made.owner}, {made.role}{expires}; it is shown once:", file=sys.stderr, flush=True
-        )
-        print(made.token)
+        with open_client(server, insecure=insecure) as client:
+            yield client
 
 
-def _print_table(found: Sequence[ServiceToken]) -> None:
+def print_new_token(made: ServiceToken) -> None:
+    """Print a new token on standard output, and what it is on standard error."""
+    expires = "" if made.expires_at is None else f", expires {made.expires_at:%Y-%m-%d}"
+    print(f"token {made.name} of {made.owner}, {made.role}{expires}; it is shown once:", file=sys.stderr, flush=True)
+    print(made.token)
+
+
+def print_tokens(found: Sequence[ServiceToken]) -> None:
+    """Print tokens, one line each."""
     names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
     table = text.grid(*names, left=names)
     for each in found:
