@@ -109,8 +109,6 @@ class RunStore(Transactions):
         is_valid, row = _is_valid(session, lease, now), find_locked(session, id)
         if row is None:
             return False
-        if is_repeated(session) and (row.run_began_at, row.granted) == (now, list(granted)):
-            return True
         if not is_valid or row.state != SubmissionState.QUEUED:
             return False
         row.granted, row.runs = list(granted), row.runs + 1

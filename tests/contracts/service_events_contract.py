@@ -152,7 +152,7 @@ class RaceContract(ServiceFixture):
         assert {str(each) for each in found if not isinstance(each, tuple)} == {
             "20 studies of ada wait already; wait until some have ended, or cancel some"
         }
-        assert store.counts()[S.QUEUED] == 20
+        assert store.figures().states[S.QUEUED] == 20
         assert store.submit(submission("old-0"), 20)[1] is False  # a repeated request
         assert store.submit(submission("bobs", owner="bob"), 20)[1] is True
 
@@ -162,7 +162,7 @@ class RaceContract(ServiceFixture):
             store.request(f"s{index}", Request.CANCEL, at(1))
         found = at_once(*(partial(store.resume, f"s{index}", at(2), 5) for index in range(20)))
         assert sum(isinstance(each, TooMany) for each in found) == 15
-        assert store.counts()[S.QUEUED] == 5
+        assert store.figures().states[S.QUEUED] == 5
 
     def test_submitting_and_resuming_do_not_wait_for_each_other(self, store: ServiceStore) -> None:
         for index in range(20):

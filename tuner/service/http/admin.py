@@ -110,9 +110,8 @@ def queue(who: Known, context: Context) -> dict[str, Any]:
         for kind, names in context.devices.items()
         for name in names
     ]
-    counts = {state.value: count for state, count in context.service.counts().items()}
-    waiting = counts[SubmissionState.QUEUED.value]
-    return {"devices": devices, "states": counts, "waiting": waiting}
+    counts = context.service.figures().states
+    return {"devices": devices, "states": counts, "waiting": counts[SubmissionState.QUEUED]}
 
 
 @router.get("/audit")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
-from storage.service.records import Lease, Owner, Request, SubmissionState
+from storage.service.errors import NotYours
+from storage.service.records import Lease, SubmissionState
 from storage.service.rows import add_event, locked
 from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
@@ -79,29 +79,16 @@ def prepared(folder: Path, wait: DatabaseWait | None) -> ServiceStore:
 
 
 WRITES: dict[str, Callable[[ServiceStore], object]] = {
-    "submit": lambda store: store.submit(submission("new")),
-    "request": lambda store: store.request("running", Request.STOP, at(20)),
-    "request of a waiting one": lambda store: store.request("waiting", Request.CANCEL, at(20)),
-    "resume": lambda store: store.resume("stopped", at(20)),
-    "share": lambda store: store.share("running", True),
-    "set_priority": lambda store: store.set_priority("running", 3, at(20)),
-    "delete": lambda store: store.delete("stopped"),
-    "take_lease": lambda store: store.take_lease("webhooks", "b", 10, START),
-    "release_lease": lambda store: store.release_lease(LEASE),
-    "start": lambda store: store.start("waiting", ["d7"], LEASE, at(20)),
     "set_driver": lambda store: store.set_driver("started", OTHER, at(20), run=1),
-    "lost": lambda store: store.lost("running", DRIVER, LEASE, at(20), 3),
     "beat": lambda store: store.beat("running", DRIVER, at(20)),
     "event": lambda store: store.event("running", "trial", {"number": (1, 2)}, at(20)),
     "concluding": lambda store: store.concluding("running", DRIVER, at(20)),
     "measured_all": lambda store: store.measured_all("running", DRIVER, at(20)),
+    "set_answer": lambda store: store.set_answer("running", DRIVER, {"answer": 1}),
     "end": lambda store: store.end("running", DRIVER, S.FAILED, "why", "tuner", at(20)),
     "end of a yield": lambda store: store.end("running", DRIVER, S.QUEUED, "why", None, at(20)),
-    "set_owner": lambda store: store.set_owner(Owner("ada", 2.0)),
-    "add_token": lambda store: store.add_token(token("ci")),
-    "revoke_token": lambda store: store.revoke_token("laptop", at(20)),
-    "touch_token": lambda store: store.touch_token("laptop", at(20)),
 }
+"""What a driver writes; its store alone waits for the database."""
 
 
 def content(store: ServiceStore) -> tuple[object, ...]:
@@ -127,17 +114,8 @@ def test_a_write_whose_acknowledgement_is_lost_happens_once(
 
 def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
     with closing(prepared(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
-        with pytest.raises(WrongState):
-            store.request("stopped", Request.STOP, at(9))
-        with pytest.raises(WrongState):
-            store.resume("running", START)
-        with pytest.raises(UnknownSubmission):
-            store.delete("unknown")
         with pytest.raises(NotYours):
             store.end("stopped", DRIVER, S.STOPPED, None, None, at(9))
-        with pytest.raises(TokenExists):
-            store.add_token(token())
-        assert not store.start("running", ["d0", "d1"], LEASE, START)
         assert store.event("running", "note", {}, START) == 3
         assert store.event("running", "note", {}, START) == 4
 
