@@ -305,8 +305,15 @@ class Calls:
 
     @Method
     def chart(self, id: str, name: str) -> Flow[dict[str, Any]]:
-        """Return a figure of the report, such as `progress`, as Plotly's JSON."""
-        return self._ask(dict[str, Any], Call("GET", path_of(id, f"/charts/{quote(name, safe='')}")))
+        """Return a figure of the report, such as `progress`, as Plotly's JSON.
+
+        Raises:
+            RefusedError: if the study has nothing to draw it from.
+        """
+        found = yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/charts"), {"name": [name]}))
+        if name not in found:
+            raise RefusedError(f"the study {id!r} has nothing to draw the chart {name!r} from", 404)
+        return found[name]["figure"]  # type: ignore[no-any-return]  # JSON
 
     @Method
     def queue(self) -> Flow[dict[str, Any]]:

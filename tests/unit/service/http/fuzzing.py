@@ -55,7 +55,6 @@ EXISTING: dict[tuple[str, str], list[Any]] = {
     ("/v1/optimizations/", "number"): [0, 1, 2, 3],
     ("/v1/tokens/", "name"): ["spare", "spent"],
     ("/v1/owners/", "name"): ["ada", "ben"],
-    ("/charts", "name"): ["progress", "front", "importance", "slos"],
     ("/export", "format"): ["script", "kubernetes", "compose", "command"],
     ("/export", "trial"): [0, 1],
     ("", "study"): ["first", "stopped", "shared", "bens"],

@@ -134,7 +134,7 @@ def test_attempts_to_log_in_are_few_and_the_audit_log_has_no_more_lines(limited:
     assert len(limited.call("GET", "/v1/audit?limit=500", "root").json()) == 20
 
 
-READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/export", "/log", "/events"]
+READS = ["", "/trials", "/conclusion", "/charts?name=progress", "/records", "/report", "/export", "/log", "/events"]
 VERBS = [":stop", ":cancel", ":resume"]
 
 
