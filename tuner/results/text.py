@@ -98,9 +98,14 @@ def title(record_number: int, round_: int) -> str:
     return f"#{record_number}" + (f" round {round_}" if round_ else "")
 
 
+def trials_command(study: str) -> str:
+    """Return the command that lists the trials of a study, which need not be the latest one."""
+    return f"`tuner study trials {shlex.quote(study)}`"
+
+
 def see_trials(study: str) -> str:
-    """Return the advice to list the trials of a study, which need not be the latest one."""
-    return f"see `tuner study trials {shlex.quote(study)}`"
+    """Return the advice to list the trials of a study."""
+    return f"see {trials_command(study)}"
 
 
 def timings(seconds: Mapping[str, float]) -> str:
