@@ -31,8 +31,7 @@ from records.answers import AnswersKey, AnswersRecord
 from records.lessons import Lesson, Site
 from records.trials import FailedAttempt, Failure, Repeat, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage.columns import JSON_VALUE, KEYWORD, NAME, ROW_NUMBER, CleanText, UtcDateTime, columns
-from storage.service.records import AuditEntry, Driver, Owner, Token, Use
-from storage.service.watching.records import Message
+from storage.service.records import AuditEntry, Driver, Message, Owner, Token, Use
 
 TABLE_PREFIX = "tuner_"
 METADATA = MetaData(  # constraints have names, so that a later migration can change them

@@ -11,9 +11,18 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.columns import record_of, to_json_value
-from storage.service.records import ACTIVE, CONSIDERED, ENDED, Event, Submission, SubmissionState
+from storage.service.records import (
+    ACTIVE,
+    CONSIDERED,
+    ENDED,
+    Event,
+    Figures,
+    Message,
+    Submission,
+    SubmissionState,
+    Waiting,
+)
 from storage.service.rows import LARGEST, add_event, add_message, find_locked, submission_record
-from storage.service.watching.records import Figures, Message, Waiting
 from storage.tables import MESSAGES, EventRow, SubmissionRow
 from storage.transactions import Transactions, reading, writing
 

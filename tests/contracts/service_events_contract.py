@@ -12,9 +12,8 @@ import pytest
 
 from storage import StorageError
 from storage.service.errors import NotYours, TooMany, WrongState
-from storage.service.records import ENDED, Event, Lease, Request, SubmissionState
+from storage.service.records import ENDED, Event, Figures, Lease, Message, Request, SubmissionState, Waiting
 from storage.service.store import ServiceStore, open_service_store
-from storage.service.watching.records import Figures, Message, Waiting
 from tests.contracts.service_contract import ServiceFixture, in_state, kinds, present
 from tests.service_samples import DRIVER, START, at, lease_of, run, submission
 

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import httpx
 
 from tuner.client.failures import PATIENT_WAITS_S, WAITS_S, RefusedError, wait_before_repeating
+from tuner.client.files import new_id, with_contents, write_export, write_report
 from tuner.client.flows import Call, Flow, Flows, Method, Several
-from tuner.client.output import write_export, write_report
 from tuner.client.replies import (
     LogPart,
     ServiceToken,
@@ -25,7 +25,6 @@ from tuner.client.replies import (
     SubmittedTrial,
     parsed,
 )
-from tuner.client.settings import new_id, with_contents
 from tuner.client.streams import PAUSE_S, EventPlace
 from tuner.settings.declared import QUEUE, settings_of
 from tuner.settings.keywords import method_takes
