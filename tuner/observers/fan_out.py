@@ -59,8 +59,32 @@ class FanOut:
             observer.synced(status)
 
 
-class SilentObserver(StudyObserver):
-    """Ignores every event: the interface's methods do nothing."""
+class SilentObserver:
+    """Ignore every event; see `StudyObserver`."""
+
+    def opened(self, start: StudyStart) -> None:
+        """Ignore the event."""
+
+    def stage(self, plan: StagePlan) -> None:
+        """Ignore the event."""
+
+    def started(self, spec: TrialSpec, slot: int) -> None:
+        """Ignore the event."""
+
+    def finished(self, record: TrialRecord) -> None:
+        """Ignore the event."""
+
+    def retried(self, spec: TrialSpec, failure: Failure) -> None:
+        """Ignore the event."""
+
+    def note(self, text: str) -> None:
+        """Ignore the event."""
+
+    def tick(self, states: Sequence[WorkerState]) -> None:
+        """Ignore the event."""
+
+    def synced(self, status: SyncStatus) -> None:
+        """Ignore the event."""
 
 
 class LineObserver(SilentObserver):

@@ -120,7 +120,7 @@ class StudyStart:
 
 
 class StudyObserver(Protocol):
-    """Receives the events of a study, in order: the terminal, MLflow. A subclass ignores those that it lacks."""
+    """Receives the events of a study, in order: the terminal, MLflow."""
 
     def opened(self, start: StudyStart) -> None:
         """The study is in the database and its run begins."""
