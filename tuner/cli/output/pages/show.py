@@ -151,9 +151,10 @@ def _weighed_parts(found: ByWeights, stored: StoredStudy) -> list[RenderableType
     again = next((each for each in found.trials if each.score.rounds), None)
     if again is not None and again.number != best.number:
         lines.append(Text(f"of the trials that were measured again, trial {again.number} is the best"))
+    export = command("study", "export", stored.record.name, "--trial", str(best.number))
     after = [
         Text(f"score 1 is that of {found.reference_name}"),
-        Text(f"export it: {command('study', 'export', stored.record.name, '--trial', str(best.number))}"),
+        Text(f"export it: {export}", no_wrap=True, overflow="ignore"),
     ]
     return [*lines, Text(""), FittedTable(table), *after]
 
