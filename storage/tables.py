@@ -31,8 +31,7 @@ from records.answers import AnswersKey, AnswersRecord
 from records.lessons import Lesson, Site
 from records.trials import FailedAttempt, Failure, Repeat, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage.columns import JSON_VALUE, KEYWORD, NAME, ROW_NUMBER, CleanText, UtcDateTime, columns
-from storage.service.records import AuditEntry, Driver, Owner, Token, Use
-from storage.service.watching.records import Message
+from storage.service.records import AuditEntry, Driver, Message, Owner, Token, Use
 
 TABLE_PREFIX = "tuner_"
 METADATA = MetaData(  # constraints have names, so that a later migration can change them
@@ -200,8 +199,8 @@ class SubmissionRow(_Row):
 
     `counted_at` is until when `gpu_seconds` has the present run's; None without one. `events` is the number of the last
     event. `answer` is the result of a study without trials. Answer and settings may be large and are read only where
-    they are asked for. Row numbers of submissions and events are never used again, also not after a deletion: readers
-    of events keep them.
+    they are asked for. Row numbers of submissions are never used again, also not after a deletion: the keys of messages
+    have them.
     """
 
     __tablename__ = "tuner_submissions"

@@ -22,6 +22,7 @@ from tuner.files import UMASK
 
 # Many images set this; without bytecode, each of the processes that tests start compiles its imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.pop("COLUMNS", None)  # xdist sets it for its workers
 sys.dont_write_bytecode = False
 set_ray_environment(None)  # one token for all tests; Ray reads it when a test module imports Ray
 

@@ -16,7 +16,7 @@ from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
 from storage.service.records import AuditEntry, Owner, Token
 from storage.tables import AUDIT, OWNERS, TOKENS
-from storage.transactions import Transactions, is_repeated, put, reading, writing
+from storage.transactions import Transactions, put, reading, writing
 
 _LARGEST = 2**63 - 1  # of an entry's number; the databases refuse larger ones
 
@@ -55,8 +55,6 @@ class AccessStore(Transactions):
         """
         check_name("a token's name", token.name)
         check_name("an owner's name", token.owner)
-        if is_repeated(session) and _token(session, token.digest) == token:
-            return
         try:
             session.execute(insert(TOKENS).values(values_of(TOKENS, token)))
         except IntegrityError:

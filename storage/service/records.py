@@ -25,6 +25,9 @@ class SubmissionState(StrEnum):
 ACTIVE = frozenset({SubmissionState.RUNNING, SubmissionState.STOPPING, SubmissionState.CONCLUDING})
 """States with devices and a driver."""
 
+CONSIDERED = ACTIVE | {SubmissionState.QUEUED}
+"""States of submissions that run or wait."""
+
 ENDED = frozenset({SubmissionState.DONE, SubmissionState.STOPPED, SubmissionState.CANCELLED, SubmissionState.FAILED})
 """States without either, which only a person leaves."""
 
@@ -141,23 +144,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class EventPosition:
-    """How far a reader has read the events of all submissions. `ServiceStore.new_events` makes and explains it.
-
-    Rows of events have numbers of their own, in one sequence for all submissions.
-
-    Attributes:
-        complete: every row up to this one was read, or will never exist.
-        seen: the rows above `complete` that were read.
-        mark: a row, and a transaction of the database that began after all rows up to it had their numbers.
-    """
-
-    complete: int
-    seen: frozenset[int] = frozenset()
-    mark: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
 class Owner:
     """A person or a team.
 
@@ -226,3 +212,48 @@ class AuditEntry:
     result: str
     detail: Mapping[str, Any] = field(default_factory=dict)
     number: int | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Submissions of one kind of devices that wait: how many, and since when the oldest one has waited."""
+
+    count: int
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The queue in numbers.
+
+    Attributes:
+        states: number of submissions in each state, 0 included.
+        waiting: those that wait, by kind of devices; a kind without one is left out.
+        granted: names of the devices that submissions have.
+    """
+
+    states: Mapping[SubmissionState, int]
+    waiting: Mapping[str, Waiting]
+    granted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message to a webhook that is still to be sent.
+
+    Attributes:
+        number: of its row.
+        webhook: name of the server's webhook.
+        key: the same for each attempt, and for no other message.
+        data: what it says, of a submission: `id`, `owner`, `kind`, `state`, `reason`, `culprit`, `gpu_seconds`, and
+            `created_at` and `ended_at` in ISO 8601; about deployed servers also `drift`, and when it was `found_at`.
+        created_at: when the submission ended, or its servers had drifted.
+        attempts: attempts that failed.
+    """
+
+    number: int
+    webhook: str
+    key: str
+    data: Mapping[str, Any]
+    created_at: datetime
+    attempts: int = 0

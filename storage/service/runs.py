@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from storage.columns import KEYWORD_LENGTH, check_name, record_of, to_json_value
 from storage.errors import StorageError
 from storage.service.errors import NotYours
-from storage.service.records import ACTIVE, ENDED, Driver, Lease, Request, Submission, SubmissionState, Use
+from storage.service.records import CONSIDERED, ENDED, Driver, Lease, Request, Submission, SubmissionState, Use
 from storage.service.rows import (
     add_event,
     count_use,
@@ -28,7 +28,6 @@ from storage.service.rows import (
 from storage.tables import USES, EventRow, LeaseRow, SubmissionRow
 from storage.transactions import Transactions, insert_into, is_repeated, reading, writing
 
-CONSIDERED = tuple(state.value for state in (*sorted(ACTIVE), SubmissionState.QUEUED))
 ENDINGS = ENDED | {SubmissionState.QUEUED}
 """States in which a driver leaves its submission."""
 
@@ -50,7 +49,7 @@ class RunStore(Transactions):
     @reading
     def active_and_queued(self, session: Session) -> list[Submission]:
         """Return the submissions that have devices or wait, the oldest first, with empty settings."""
-        query = select(SubmissionRow).where(SubmissionRow.state.in_(CONSIDERED))
+        query = select(SubmissionRow).where(SubmissionRow.state.in_([state.value for state in CONSIDERED]))
         query = query.order_by(SubmissionRow.created_at, SubmissionRow.id)
         return [submission_record(row, with_settings=False) for row in session.scalars(query)]
 
@@ -110,8 +109,6 @@ class RunStore(Transactions):
         is_valid, row = _is_valid(session, lease, now), find_locked(session, id)
         if row is None:
             return False
-        if is_repeated(session) and (row.run_began_at, row.granted) == (now, list(granted)):
-            return True
         if not is_valid or row.state != SubmissionState.QUEUED:
             return False
         row.granted, row.runs = list(granted), row.runs + 1

@@ -22,7 +22,8 @@ class ServiceStore(SubmissionStore, RunStore, WatchingStore, AccessStore):
 
     Every method is one transaction, and either all of its changes happen or none. Times are arguments; a datetime has a
     time zone. Methods that change a submission lock its row, so they happen one after another. A store with a
-    `DatabaseWait` repeats a method while the database does not answer, see `storage.transactions`.
+    `DatabaseWait` repeats a method while the database does not answer, see `storage.transactions`: the store of a
+    driver, of whose methods alone a repetition is safe.
 
     Raises:
         StorageError: by every method, if the database fails. Methods list further reasons.

@@ -25,7 +25,7 @@ from storage.service.rows import (
     take_turn,
 )
 from storage.tables import EventRow, SubmissionRow
-from storage.transactions import Transactions, insert_into, is_repeated, reading, writing
+from storage.transactions import Transactions, insert_into, reading, writing
 from storage.trials import delete_study
 
 CANCELLED_WAITING = "ended on request before it started"
@@ -80,8 +80,7 @@ class SubmissionStore(Transactions):
         same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
         if not same or row.settings != settings:
             raise SubmissionExists(f"there is another study {submission.id!r}; choose another id")
-        by_earlier_try = is_repeated(session) and row.created_at == submission.created_at
-        return submission_record(row), created or by_earlier_try
+        return submission_record(row), created
 
     @reading
     def submission(self, session: Session, id: str) -> Submission | None:
@@ -148,13 +147,6 @@ class SubmissionStore(Transactions):
             query = query.where(or_(SubmissionRow.owner == readable_by, SubmissionRow.shared))
         return list(session.scalars(query))
 
-    @reading
-    def counts(self, session: Session) -> Mapping[SubmissionState, int]:
-        """Return the number of submissions in each state, 0 included."""
-        query = select(SubmissionRow.state, func.count()).group_by(SubmissionRow.state)
-        found = dict(iter(session.execute(query)))
-        return {state: found.get(state.value, 0) for state in SubmissionState}
-
     @writing
     def request(self, session: Session, id: str, request: Request, now: datetime) -> Submission:
         """Ask for the end of a submission, or for its devices.
@@ -170,8 +162,6 @@ class SubmissionStore(Transactions):
         row = locked(session, id)
         state = SubmissionState(row.state)
         if state in ENDED:
-            if is_repeated(session) and row.ended_at == now:
-                return submission_record(row)
             raise WrongState(id, state, f"it has ended, so {request.value} has no effect; resume it to go on")
         present = None if row.request is None else Request(row.request)
         if is_active(row):
@@ -195,8 +185,6 @@ class SubmissionStore(Transactions):
         row = locked(session, id)
         state = SubmissionState(row.state)
         if state not in RESUMABLE:
-            if is_repeated(session) and row.queued_at == now:
-                return submission_record(row)
             allowed = ", ".join(sorted(RESUMABLE))
             raise WrongState(id, state, f"only a submission in one of {allowed} can be resumed")
         row.losses, row.request = 0, None
@@ -244,8 +232,6 @@ class SubmissionStore(Transactions):
         Raises:
             WrongState: if it has not ended.
         """
-        if is_repeated(session) and find_locked(session, id) is None:
-            return
         row = locked(session, id)
         state = SubmissionState(row.state)
         if state not in ENDED:

@@ -74,6 +74,7 @@ def test_the_capacity_is_between_the_rates_that_held_and_missed(capacity: Capaci
     # 4 and 8 hold, 16 misses; then √(8·16) = 11.31 misses, √(8·11.31) = 9.51 holds, √(9.51·11.31) = 10.37 misses
     assert printed.out.splitlines()[-1].startswith("capacity 9.5"), printed.out
     assert "at least" not in printed.out
+    assert "  held, the capacity\n" in printed.out
     assert (tmp_path / "tuner_capacity" / "1" / "capacity.csv").is_file()
 
 

@@ -33,7 +33,8 @@ def test_two_trials_are_compared_metric_by_metric_with_the_flags_that_differ(stu
     assert found["flags"] == {"max_num_seqs": [None, 8]}
 
 
-def test_several_trials_are_compared_with_the_first(study: Path) -> None:
+def test_several_trials_are_compared_with_the_first(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     printed = run_here(study, "study", "compare", "0", "1", "0").out
     lines = printed.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("output_throughput"))
@@ -137,7 +138,7 @@ def test_other_weights_choose_and_export_another_trial(front_study: Path) -> Non
     assert throughput["trials"][0]["trial"] == 0
     printed = run_here(front_study, "study", "show", "--objective", "p99_tpot_ms").out
     assert printed.startswith("trial 2 is the best by p99_tpot_ms:20: score ")
-    assert "tuner study export --trial 2" in printed
+    assert "tuner study export three --trial 2" in printed
     assert run_here(front_study, "study", "export", "--trial", "2", "-o", "two.sh").code == 0
     assert "--max-num-seqs 12" in (front_study / "two.sh").read_text()
 

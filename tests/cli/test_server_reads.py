@@ -1,6 +1,7 @@
 """Commands that read a database print the same, byte for byte, of a server's studies."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ COMMANDS = [
 def test_a_command_prints_the_same(served: Served, folder: Path, command: str) -> None:
     own = run_here(folder, *command.split(), "--storage", served.storage)
     theirs = run_here(folder, *command.split(), "--server", served.url)
-    assert theirs == own
+    places = (f"--server {served.url}", f"--storage {served.storage}")  # which commands to paste repeat
+    assert replace(theirs, out=theirs.out.replace(*places), err=theirs.err.replace(*places)) == own
     assert own.code in (0, 2)
     assert own.out or own.code == 2
     assert [*folder.iterdir()] == []

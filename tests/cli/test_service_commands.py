@@ -107,9 +107,7 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
         (["service", "stop", "nope"], ["no study 'nope'"]),
         (["service", "cancel", "nope"], ["no study 'nope'"]),
         (["service", "resume", "nope"], ["no study 'nope'"]),
-        (["service", "token", "make"], ["'make' is not an action", "add, list, revoke"]),
-        (["service", "token", "add"], ["needs the token's name"]),
-        (["service", "token", "list", "x"], ["takes no name"]),
+        (["service", "token", "add"], ["missing argument 'NAME'"]),
         (["service", "token", "list"], ["the token 'ada' is not an admin's"]),
         (["service", "token", "list", "--storage", "no.db"], ["there is no database at no.db"]),
         (

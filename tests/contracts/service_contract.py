@@ -88,7 +88,7 @@ class SubmitContract(ServiceFixture):
         store.submit(submission())
         with pytest.raises(SubmissionExists, match="another study 's'; choose another id"):
             store.submit(dataclasses.replace(submission(), **change))  # type: ignore[arg-type]
-        assert store.counts()[S.QUEUED] == 1
+        assert store.figures().states[S.QUEUED] == 1
 
     def test_only_what_is_asked_for_is_stored(self, store: ServiceStore) -> None:
         claims = {"state": S.DONE, "gpu_seconds": 5.0, "granted": ("d0",), "driver": DRIVER, "losses": 2, "runs": 4}
@@ -186,12 +186,6 @@ class ListContract(ServiceFixture):
         store.submit(submission())
         assert [each.settings for each in store.submissions(with_settings=False).submissions] == [{}]
         assert [each.settings for each in store.submissions().submissions] == [submission().settings]
-
-    def test_counts_have_every_state(self, store: ServiceStore) -> None:
-        for id, state in (("a", S.DONE), ("b", S.DONE), ("c", S.QUEUED), ("d", S.STOPPING)):
-            in_state(store, state, id)
-        expected = {S.DONE: 2, S.QUEUED: 1, S.STOPPING: 1}
-        assert store.counts() == {state: expected.get(state, 0) for state in S}
 
 
 class RequestContract(ServiceFixture):
@@ -342,7 +336,7 @@ class DeleteContract(ServiceFixture):
     def test_a_study_that_does_not_exist_is_no_error(self, store: ServiceStore) -> None:
         in_state(store, S.FAILED)
         store.delete("s", with_study=True)
-        assert store.counts()[S.FAILED] == 0
+        assert store.figures().states[S.FAILED] == 0
 
 
 class AccessContract(ServiceFixture):

@@ -47,8 +47,8 @@ def test_a_study_runs_to_its_end_and_can_be_taken_away(service: Service) -> None
     assert "simulated" in script.text
     unknown = httpx.get(f"{service.address}/v1/studies/done/export?format=x", headers=headers, timeout=60)
     assert (unknown.status_code, unknown.json()["status"]) == (422, 422)
-    figure = service.call("GET", "/v1/studies/done/charts/progress")
-    assert figure["data"]
+    figure = service.call("GET", "/v1/studies/done/charts?name=progress")
+    assert figure["progress"]["figure"]["data"]
 
 
 def test_a_stopped_study_concludes_from_what_it_has_and_can_go_on(service: Service) -> None:

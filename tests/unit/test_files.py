@@ -12,7 +12,7 @@ import pytest
 
 from dashboards.report.page import Page, render
 from tuner import files, scratch
-from tuner.client.output import write_export, write_report
+from tuner.client.files import write_export, write_report
 from tuner.errors import SettingError
 from tuner.files import write_atomically, write_output
 from tuner.owner import free_path, other_file, refuse_other_file

@@ -1,16 +1,22 @@
-"""Secrets in the arguments of the command itself: show them nowhere, also not to other users of the machine."""
+"""The arguments of the command itself: without their secrets, and what another command has to repeat."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tuner.processes.secrets import REFERENCE, is_secret_variable, mask_url_passwords, url_passwords
 
 NAME_OPTION = "--secret"
+PLACES = ("--storage", "--server")
+"""Options that say where studies are."""
+
+INSECURE = "--insecure"
 _ASSIGNMENT = re.compile(r"(?:--env=)?([A-Za-z_][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 _START, _END = 45, 46
 """Fields 48 and 49 of /proc/PID/stat, counted after the command's name: the memory with the arguments."""
@@ -24,6 +30,14 @@ def without_secrets(words: Sequence[str]) -> list[str]:
         match = _secret_assignment(word, names)
         shown.append(mask_url_passwords(word[: match.start(2)] + f"${{{match[1]}}}" if match else word))
     return shown
+
+
+def command(*words: str) -> str:
+    """Return a command of `tuner` to paste, with the words of this one that say where its studies are."""
+    given = without_secrets(sys.argv[1:])
+    places = [word for pair in itertools.pairwise(given) if pair[0] in PLACES for word in pair]
+    places += [word for word in given if word == INSECURE or word.startswith(tuple(f"{each}=" for each in PLACES))]
+    return shlex.join(["tuner", *words, *places])
 
 
 def hide_secrets(words: Sequence[str]) -> None:

@@ -102,8 +102,8 @@ class HelpGroup(typer.core.TyperGroup):
             text = command.get_short_help_str(_WHOLE)
             inner = getattr(command, "commands", {})
             if inner and ctx.meta.get(_ALL):
-                rows = [(f"{name} {each}", inner[each].get_short_help_str(_WHOLE)) for each in inner]
-                commands[f"{ctx.command_path} {name}"] = rows
+                every = [(path, each) for path, each in commands_in(command, name) if not hasattr(each, "commands")]
+                commands[f"{ctx.command_path} {name}"] = [(p, each.get_short_help_str(_WHOLE)) for p, each in every]
                 continue
             text = f"{text.rstrip('.')}: {', '.join(inner)}." if inner else text
             commands.setdefault(panel, []).append((name, text))

@@ -12,7 +12,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands import files, results, run, server, service, setup, studies, traffic
+from tuner.cli.commands import files, results, run, server, service, setup, studies, tokens, traffic
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
@@ -29,10 +29,10 @@ app = typer.Typer(
 )
 
 
-def _group(panel: str, name: str, help: str) -> typer.Typer:
-    """Add a group, which the help lists below the heading `panel`, and return it."""
+def _group(panel: str, name: str, help: str, to: typer.Typer = app) -> typer.Typer:
+    """Add a group to another one, whose help lists it below the heading `panel`, and return it."""
     group = typer.Typer(name=name, cls=HelpGroup, help=help, no_args_is_help=True, rich_markup_mode=None)
-    app.add_typer(group, rich_help_panel=panel)
+    to.add_typer(group, rich_help_panel=panel)
     return group
 
 
@@ -77,7 +77,9 @@ _service = _group("Service", "service", "Use a service that `tuner serve` runs."
 _add("Studies", service.submit, to=_service, passes_flags=True)
 _add("Studies", service.list_, service.status, service.watch, service.logs, to=_service)
 _add("Studies", service.stop, service.cancel, service.resume, service.delete, to=_service)
-_add("Service", service.drift, service.token, to=_service)
+_add("Service", service.drift, to=_service)
+_token = _group("Service", "token", "Tokens of a service.", to=_service)
+_add("Commands", tokens.add, tokens.list_, tokens.revoke, to=_token)
 
 _add("Setup", setup.doctor, setup.install_vllm)
 

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import httpx
 
 from tuner.client.failures import PATIENT_WAITS_S, WAITS_S, RefusedError, wait_before_repeating
+from tuner.client.files import new_id, with_contents, write_export, write_report
 from tuner.client.flows import Call, Flow, Flows, Method, Several
-from tuner.client.output import write_export, write_report
 from tuner.client.replies import (
     LogPart,
     ServiceToken,
@@ -25,7 +25,6 @@ from tuner.client.replies import (
     SubmittedTrial,
     parsed,
 )
-from tuner.client.settings import new_id, with_contents
 from tuner.client.streams import PAUSE_S, EventPlace
 from tuner.settings.declared import QUEUE, settings_of
 from tuner.settings.keywords import method_takes
@@ -305,8 +304,15 @@ class Calls:
 
     @Method
     def chart(self, id: str, name: str) -> Flow[dict[str, Any]]:
-        """Return a figure of the report, such as `progress`, as Plotly's JSON."""
-        return self._ask(dict[str, Any], Call("GET", path_of(id, f"/charts/{quote(name, safe='')}")))
+        """Return a figure of the report, such as `progress`, as Plotly's JSON.
+
+        Raises:
+            RefusedError: if the study has nothing to draw it from.
+        """
+        found = yield from self._ask(dict[str, Any], Call("GET", path_of(id, "/charts"), {"name": [name]}))
+        if name not in found:
+            raise RefusedError(f"the study {id!r} has nothing to draw the chart {name!r} from", 404)
+        return found[name]["figure"]  # type: ignore[no-any-return]  # JSON
 
     @Method
     def queue(self) -> Flow[dict[str, Any]]:

@@ -167,7 +167,7 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it has not finished"
-        remedy = "choose one that `tuner study trials` lists as ok"
+        remedy = f"choose one that {text.trials_command(study.name)} lists as ok"
         raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome
 

@@ -367,7 +367,7 @@ def cost_lines(findings: Findings) -> list[str]:
     lines: list[str] = []
     for name in (COST, ENERGY):
         shown = [
-            f"{text.with_unit(name, value)} with {who}"
+            f"{text.with_unit(name, value, findings.price)} with {who}"
             for who, outcome in outcomes.items()
             if outcome is not None and (value := outcome.metric(name)) is not None
         ]

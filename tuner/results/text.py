@@ -9,6 +9,7 @@ from typing import Any
 
 from records import metrics
 from records.trials import Config, JsonScalar, configuration_changes
+from search_spaces import Price
 from tuner.scoring.compare import MeasuredRatio
 
 ABSENT = "–"
@@ -33,9 +34,11 @@ def unit(name: str) -> str:
     return "" if found == "share" or name.endswith(f"_{found}") else found
 
 
-def with_unit(name: str, value: float | None) -> str:
-    """Return a metric's value with its unit: `3,332 tok/s`."""
+def with_unit(name: str, value: float | None, price: Price | None = None) -> str:
+    """Return a metric's value with its unit, `3,332 tok/s`; of a cost, in the currency of its price."""
     shown = unit(name)
+    if price is not None and price.currency is not None and name.rpartition(".")[2] in metrics.COSTS:
+        shown = f"{price.currency} {shown}"
     return number(value) if value is None or not shown else f"{number(value)} {shown}"
 
 
@@ -95,9 +98,14 @@ def title(record_number: int, round_: int) -> str:
     return f"#{record_number}" + (f" round {round_}" if round_ else "")
 
 
+def trials_command(study: str) -> str:
+    """Return the command that lists the trials of a study, which need not be the latest one."""
+    return f"`tuner study trials {shlex.quote(study)}`"
+
+
 def see_trials(study: str) -> str:
-    """Return the advice to list the trials of a study, which need not be the latest one."""
-    return f"see `tuner study trials {shlex.quote(study)}`"
+    """Return the advice to list the trials of a study."""
+    return f"see {trials_command(study)}"
 
 
 def timings(seconds: Mapping[str, float]) -> str:

@@ -47,6 +47,7 @@ from tuner.quality.examiner import (
 )
 from tuner.quality.harness import PREFIX, HarnessTask, harness_task
 from tuner.quality.task import Task, read_task
+from tuner.results.text import see_trials, trials_command
 from tuner.scoring.goals import Slo, parse_slo
 from tuner.specs import Limits, ModelRef
 from tuner.study.specification.find_model import find_model
@@ -125,13 +126,12 @@ def _trial(store: Store, study: StudyRecord, number: int | None) -> TrialRecord:
     if number is None:
         number = (study.conclusion or {}).get("winner")
     if number is None:
-        raise SettingError(
-            "trial", None, f"study {study.name!r} has no winner", "give {trial} N, see `tuner study trials`"
-        )
+        rule = f"study {study.name!r} has no winner"
+        raise SettingError("trial", None, rule, f"give {{trial}} N, {see_trials(study.name)}")
     record = store.trial(study.name, number)
     if record is None or record.outcome is None or "serve" not in record.outcome.argv:
         rule = f"study {study.name!r} has no such trial with a server"
-        raise SettingError("trial", number, rule, "choose one that `tuner study trials` lists as ok")
+        raise SettingError("trial", number, rule, f"choose one that {trials_command(study.name)} lists as ok")
     return record
 
 

@@ -51,14 +51,15 @@ class CapacityResult:
         return [repeat.metrics.get("capacity") for repeat in self.outcome.repeats]
 
     @property
-    def rates(self) -> str:
-        """The table of rates as CSV text."""
-        return (self.folder / _RATES_FILE).read_text(encoding="utf-8")
+    def file(self) -> Path:
+        """The table of rates, as CSV."""
+        return self.folder / _RATES_FILE
 
     @property
     def missed(self) -> list[float]:
         """The rates at which an SLO was missed, in requests per second."""
-        return [float(row["rate"]) for row in csv.DictReader(self.rates.splitlines()) if row["held"] == "False"]
+        with self.file.open(encoding="utf-8", newline="") as file:
+            return [float(row["rate"]) for row in csv.DictReader(file) if row["held"] == "False"]
 
     @property
     def is_lower_bound(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.render import write_serve_script
 from tuner.extras import missing
 from tuner.owner import free_path, other_file, refuse_other_file
+from tuner.results.text import see_trials
 from tuner.settings.study import SCRIPT_FILE
 from tuner.study.run import RunResult
 from tuner.use_cases.places import find_study, storage_url
@@ -63,7 +65,7 @@ def export(
         number = exported_of(record.conclusion) if trial is None else trial
         if number is None:
             rule = f"study {record.name!r} has no winner yet"
-            raise SettingError("trial", None, rule, "give {trial} N, see `tuner study trials`")
+            raise SettingError("trial", None, rule, f"give {{trial}} N, {see_trials(record.name)}")
         if chosen is None:
             return (write_script(store, record, number, path),)
         deployment = deployment_of(record, number, store.trials(record.name))
@@ -156,14 +158,15 @@ def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str],
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
-        note(f"the report was not written: {lacking}; then `tuner study report`")
+        note(f"the report was not written: {lacking}; then `tuner study report {shlex.quote(name)}`")
         return None
     try:
         study = page.reported_study(store, url, name)
         store.update_study(name, facts=charts.plotted_facts(study))
         page.write_page(page.page_of(study), path, mode=0o600)
     except (UserError, StorageError, ArithmeticError, LookupError, ValueError) as error:
-        note(f"the report was not written: {type(error).__name__}: {error}; `tuner study report` tries again")
+        again = f"`tuner study report {shlex.quote(name)}` tries again"
+        note(f"the report was not written: {type(error).__name__}: {error}; {again}")
         return None
     store.update_study(name, facts={"report": os.fspath(path.resolve())})
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -257,7 +258,8 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
     """Start MLflow's follower; report a server that does not answer, which does not stop the study."""
     if (reason := unreachable(uri)) is not None:
         shown = mask_url_passwords(uri)
-        observer.note(f"MLflow at {shown} does not answer ({reason}); `tuner study sync` logs the trials once it does")
+        sync = f"`tuner study sync {shlex.quote(spec.name)}`"
+        observer.note(f"MLflow at {shown} does not answer ({reason}); {sync} logs the trials once it does")
     return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)
 
 

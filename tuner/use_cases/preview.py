@@ -208,7 +208,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "memory_per_gpu": _memory(simulation),
         "kv_cache_tokens": simulation.machine.budget.tokens,
         "preemptions": counts.preemptions,
-        "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
+        "prefix_cache_hit_rate": simulation.prefix_hit_rate,
         "spec_decode_acceptance_rate": _share(counts.accepted_tokens, counts.drafted_tokens),
         "attention_backend": simulation.machine.config.backend,
         "step_shares": simulation.time_shares,

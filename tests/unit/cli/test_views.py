@@ -30,6 +30,7 @@ from storage.store import Store, open_store
 from tests import store_samples as samples
 from tests.cli.command import run_here
 from tests.unit.cli.studies import NOW, Clock, out_of_memory, study_start, trial, trial_spec
+from tuner.cli.arguments import command
 from tuner.cli.options import option_of, pairs, server_arguments
 from tuner.cli.output.pages import optimize
 from tuner.cli.output.progress.lines import goal_lines, unused_models
@@ -87,12 +88,12 @@ def test_at_80_columns(tmp_path: Path) -> None:
         "         max_num_seqs=50 block_size=64",
         "",
         "                          output_throughput",
-        "trial  state       score              tok/s  p99_tpot_ms",
-        "#0     ok          1.000              1,000           10",
-        "#1     ok          1.200              1,200           10",
-        "#2     infeasible  0.400                500           80",
-        "#3     failed          –                  –            –",
-        "#4     ok          0.900                900           10",
+        "trial  state       score              tok/s  differs from the defaults",
+        "#0     ok          1.000              1,000  the defaults",
+        "#1     ok          1.200              1,200  max_num_seqs=50 block_size=64",
+        "#2     infeasible  0.400                500  misses p99_tpot_ms<50",
+        "#3     failed          –                  –  out_of_memory_startup: CUDA out of…",
+        "#4     ok          0.900                900  block_size=32",
         "",
         "w0       Tesla T4  #5  benchmark  12 s",
         "w1       Tesla T4  waits for a trial",
@@ -155,7 +156,7 @@ def test_the_wait_for_mlflow_replaces_the_trials(tmp_path: Path) -> None:
     assert title.startswith("small")
     assert bar.startswith("MLflow  ━")
     assert bar.endswith("logging to MLflow: 43 of 72 trials")
-    assert hint == "Ctrl-C skips the wait; `tuner study sync` logs the rest later"
+    assert hint == "Ctrl-C skips the wait, `tuner study sync small` logs the rest"
 
 
 def test_before_the_first_trial(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_the_wait_for_mlflow_is_written_every_ten_trials(tmp_path: Path) -> None
         view.synced(SyncStatus(logged, 21, None, waiting=True))
     view.synced(SyncStatus(5, 21, None))
     assert lines == [
-        "logging to MLflow: 0 of 21 trials (Ctrl-C skips the wait, `tuner study sync` logs the rest)",
+        "logging to MLflow: 0 of 21 trials (Ctrl-C skips the wait, `tuner study sync small` logs the rest)",
         "logging to MLflow: 11 of 21 trials",
     ]
 
@@ -253,7 +254,7 @@ def test_a_long_wait_for_the_summary_in_mlflow_is_written_once(tmp_path: Path) -
     lines.clear()
     for _ in range(4):
         view.synced(SyncStatus(21, 21, None, waiting=True))
-    hint = "(Ctrl-C skips the wait, `tuner study sync` logs the rest)"
+    hint = "(Ctrl-C skips the wait, `tuner study sync small` logs the rest)"
     assert lines == [f"logging to MLflow: 21 of 21 trials, now the study's summary {hint}"]
 
 
@@ -329,6 +330,8 @@ def context(*words: str) -> typer.Context:
 def steps(check: str | None) -> list[str]:
     """Return the lines for a study with a winner and a script."""
     ended: Any = SimpleNamespace(
+        spec=SimpleNamespace(name="s"),
+        engine=SimpleNamespace(provenance=Provenance.MEASURED),
         script=Path("best_serve.sh"),
         run=SimpleNamespace(conclusion=None),
         check=check,
@@ -343,17 +346,25 @@ def steps(check: str | None) -> list[str]:
     return [" ".join(line.split()) for line in captured.get().splitlines()]
 
 
+def test_a_command_to_paste_says_where_the_studies_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["tuner", "optimize", "--storage", "a b.db", "--trials", "3", "--insecure"]
+    monkeypatch.setattr("sys.argv", words)
+    assert command("study", "trial", "s#3") == "tuner study trial 's#3' --storage 'a b.db' --insecure"
+    monkeypatch.setattr("sys.argv", ["tuner", "study", "show", "--server=http://h:1"])
+    assert command("study", "list") == "tuner study list --server=http://h:1"
+
+
 @pytest.mark.parametrize("check", [None, "tuner quality --study s"])
 def test_a_winner_whose_answers_were_not_checked_has_a_step_that_checks_them(check: str | None) -> None:
     report = "read the report 'reports/a study.html'"
     rest = [
         report,
-        "list the best trials tuner study trials --sort score --top 10",
-        "show one in full tuner study trial 3",
+        "list the best trials tuner study trials s --sort score --top 10",
+        "show one in full tuner study trial 's#3'",
     ]
     checks = [] if check is None else [f"check the answers {check}"]
     first = ["", "next", "start the server ./best_serve.sh", "verify its figures ./best_serve.sh --verify"]
-    assert steps(check) == [*first, *checks, *rest, "compare in MLflow tuner study ui"]
+    assert steps(check) == [*first, *checks, *rest, "compare in MLflow tuner study ui s"]
 
 
 @pytest.mark.parametrize(
@@ -433,11 +444,12 @@ def test_the_table_shows_what_differs_from_the_defaults(folder: Path) -> None:
         "small (measured)",
         "                           output_throughput",
         "trial       state   score              tok/s  p99_tpot_ms  differs from the defaults",
-        "────────────────────────────────────────────────────────────────────────────────────────────────────",
+        "────────────────────────────────────────────────────────────────────────────────────────────────",
         "#0          ok      1.000              1,000           10  the defaults",
         "#1          ok      1.400              1,500           12  max_num_seqs=50 block_size=64",
         "#1 round 1  ok      1.300              1,490           10  max_num_seqs=50 block_size=64",
-        "#3          failed      –                  –            –  out_of_memory_startup: CUDA out of memory",
+        "#3          failed      –                  –            –  out_of_memory_startup: CUDA out of",
+        "                                                           memory",
         "#4          ok      0.900                900            8  the defaults",
         "numbers without a trial are suggestions that were dropped before a launch: 2",
     ]
@@ -688,14 +700,17 @@ def test_requests_for_programs(traffic_folder: Path) -> None:
         (["study", "requests", "closed"], ["'closed' has no request classes", "--workload FILE"]),
         (
             ["study", "tradeoff", "without-slo"],
-            ["'without-slo' have no SLO", "`slo:`", "`tuner study requests`"],
+            ["'without-slo' have no SLO", "`slo:`", "`tuner study requests without-slo`"],
         ),
         (["study", "tradeoff", "new"], ["'new' has no finished trial"]),
         (["study", "tradeoff", "mixed", "--csv", "--json"], ["exclude each other"]),
         (["study", "tradeoff", "nothing"], ["'nothing'", "mixed"]),
         (["study", "requests", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner study trials mixed`"]),
         (["study", "requests", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
-        (["study", "requests", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner study trial 2`"]),
+        (
+            ["study", "requests", "mixed", "--trial", "2"],
+            ["out_of_memory_startup in ready", "`tuner study trial 'mixed#2'`"],
+        ),
         (["study", "requests", "many"], ["trial 0 has no recorded requests in nowhere"]),
     ],
 )

@@ -14,7 +14,7 @@ from tests.unit.client.conftest import MakeClient
 from tuner.client.address import find_address
 from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import RefusedError
-from tuner.client.settings import LARGEST_FILE, with_contents
+from tuner.client.files import LARGEST_FILE, with_contents
 from tuner.errors import SettingError, UserError
 
 

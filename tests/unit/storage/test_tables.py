@@ -1,6 +1,7 @@
 """The tables: columns, migrations, records, and capacities."""
 
 import math
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -193,17 +194,26 @@ def test_migrations_create_the_tables_of_the_models(url: str, engine: Engine) ->
     assert set(inspect(engine).get_table_names()) == {*METADATA.tables, "tuner_alembic_version"}
 
 
-def test_an_older_schema_is_migrated(url: str, engine: Engine) -> None:
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision = "0005", "0004"
+def upgrade():
+    op.add_column("tuner_trials", sa.Column("cut", sa.JSON(none_as_null=True), nullable=True))
+"""
+
+
+def test_an_older_schema_is_migrated(url: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_store(url).close()
     with database.writing_engine(engine).begin() as connection:
-        connection.execute(text("ALTER TABLE tuner_server_facts DROP COLUMN untuned_kernels"))
         connection.execute(text("ALTER TABLE tuner_trials DROP COLUMN cut"))
-        for name in ("answer", "watch"):
-            connection.execute(text(f"ALTER TABLE tuner_submissions DROP COLUMN {name}"))
-        connection.execute(text("UPDATE tuner_alembic_version SET version_num = '0001'"))
     assert differences(engine) != []
+    shutil.copytree(database._MIGRATIONS, tmp_path / "migrations")
+    (tmp_path / "migrations" / "versions" / "0005_second.py").write_text(SECOND)
+    monkeypatch.setattr(database, "_MIGRATIONS", tmp_path / "migrations")
     open_store(url).close()
     assert differences(engine) == []
+    assert _rows(engine, "tuner_alembic_version") == [("0005",)]
 
 
 def test_opening_again_keeps_the_studies(url: str) -> None:

@@ -41,7 +41,7 @@ def export(
 
     tuner study export --format kubernetes -o server.yaml
     """
-    pages.export.print_export(study, trial, output, storage, form)
+    pages.files.print_export(study, trial, output, storage, form)
 
 
 def report(
@@ -78,18 +78,18 @@ def report(
     if check is not None:
         if studies or bundle or leave_out or output or storage or server:
             raise UserError("--check reads the bundle only; leave the other words out")
-        pages.report.print_check(check)
+        pages.files.print_check(check)
         return
     if leave_out and not bundle:
         raise UserError("--leave-out strikes parts of a bundle; add --bundle")
     if server is not None and bundle:
         raise UserError("--bundle needs the server's database; run it there, with --storage")
     if server is not None:
-        pages.report.print_server_report(studies or [], output, server, insecure=insecure)
+        pages.files.print_server_report(studies or [], output, server, insecure=insecure)
     elif bundle:
-        pages.report.print_bundle(studies or [], output, storage, leave_out or [])
+        pages.files.print_bundle(studies or [], output, storage, leave_out or [])
     else:
-        pages.report.print_report(studies or [], output, storage)
+        pages.files.print_report(studies or [], output, storage)
 
 
 def sync(

@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tuner.cli.from_server import open_client, refuse_both
+from tuner.cli.from_server import open_client
 from tuner.cli.help import flag, option
-from tuner.cli.options import AsJson, Insecure, Server, Storage, takes_settings
+from tuner.cli.options import AsJson, Insecure, Server, takes_settings
 from tuner.cli.output import pages
 from tuner.errors import SettingError, UserError
 from tuner.settings.declared import QUEUE, read_duration
 from tuner.settings.serve import ServeSettings
 from tuner.settings.submit import SubmitSettings
 
-ACTIONS = ("add", "list", "revoke")
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the study.", show_default=False)]
 
 
@@ -168,34 +167,3 @@ def drift(
     if end == bool(url):
         raise UserError("give either --url URL or --end")
     pages.service.watch_deployed(server, id, url or (), read_duration("window", window), insecure=insecure)
-
-
-def token(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="add, list or revoke.", show_default=False)],
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Name of the token that is added or revoked.")
-    ] = None,
-    owner: Annotated[
-        str | None, option(None, "NAME", "Whose studies a new token submits and reads.", shown="the token's name")
-    ] = None,
-    role: Annotated[str, option(None, "ROLE", "What a new token may do: viewer, user or admin.")] = "user",
-    days: Annotated[
-        int | None, option(None, "INTEGER", "Days until a new token expires.", shown="never", least=1, most=3650)
-    ] = None,
-    storage: Storage = None,
-    server: Server = None,
-    insecure: Insecure = False,
-) -> None:
-    """Add, list or revoke tokens of a service.
-
-    Works on the service's database, or asks a server with an admin's token. A new token is printed once, alone on
-    standard output; the database has only its hash.
-
-    tuner service token add ada --days 90
-    """
-    refuse_both(server, storage)
-    if action not in ACTIONS:
-        raise UserError(f"{action!r} is not an action of `tuner service token`; actions: {', '.join(ACTIONS)}")
-    if (name is None) != (action == "list"):
-        raise UserError(f"the action {action} " + ("needs the token's name" if name is None else "takes no name"))
-    pages.service.change_tokens(server, storage, action, name or "", owner, role, days, insecure=insecure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -22,7 +23,7 @@ from tuner.results import text
 from tuner.results.text import Grid, joined, short_configuration
 
 PLAIN_WIDTH = 100
-"""Columns of tables where standard output is no terminal."""
+"""Columns of output that is no terminal, where COLUMNS says nothing."""
 
 GAP = 2
 """Blanks between two columns."""
@@ -31,18 +32,14 @@ CONTINUED = " \\"
 """Ends a line of a command that goes on."""
 
 
-def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
-    """Print tables and text.
-
-    Args:
-        parts: what is printed, one below the other; text is never read as markup.
-        width: columns where standard output is no terminal.
-    """
+def show(*parts: RenderableType) -> None:
+    """Print tables and text, one below the other; text is never read as markup."""
     if sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)
         for part in parts:
             _print(console, part)
         return
+    width = width_of()
     console = Console(width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False)
     with console.capture() as captured:
         for part in parts:
@@ -59,9 +56,12 @@ def _print(console: Console, part: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
-def width_of(plain_width: int = PLAIN_WIDTH) -> int:
-    """Return the columns of standard output: the terminal's, else `plain_width`."""
-    return Console().width if sys.stdout.isatty() else plain_width
+def width_of() -> int:
+    """Return the columns of standard output: the terminal's; elsewhere those of COLUMNS, else `PLAIN_WIDTH`."""
+    if sys.stdout.isatty():
+        return Console().width
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) else PLAIN_WIDTH
 
 
 def new_table() -> Table:
@@ -91,9 +91,9 @@ class ShellCommand:
 
 @dataclass(frozen=True)
 class FittedTable:
-    """A table in the style of all commands; faint rows are dim, and no number is cut.
+    """A table in the style of all commands; faint rows are dim, and neither numbers nor the rows' names are cut.
 
-    Where it is too wide, headings break at `_`, then texts wrap.
+    Where it is too wide, headings break at `_` and `-`, then texts wrap.
     """
 
     grid: Grid
@@ -115,9 +115,10 @@ class FittedTable:
             headings = [_broken(heading, most) for heading, most in zip(headings, cells, strict=True)]
         wide = sum(map(max, cells, map(_width, headings))) + GAP * (len(cells) - 1) > width
         table = new_table()
-        for column, heading, most in zip(self.grid.columns, headings, cells, strict=True):
-            least = max(most, _width(heading)) if column.right else None
-            wraps = wide and not column.right
+        for place, (column, heading, most) in enumerate(zip(self.grid.columns, headings, cells, strict=True)):
+            is_whole = column.right or (place == 0 and 2 * most < width)
+            least = max(most, _width(heading)) if is_whole else None
+            wraps = wide and not is_whole
             justify: JustifyMethod = "right" if column.right else "left"
             table.add_column(heading, justify=justify, no_wrap=not wraps, min_width=least, overflow="fold")
         for index, row in enumerate(self.grid.rows):
@@ -130,8 +131,8 @@ def _width(text: str) -> int:
 
 
 def _broken(heading: str, width: int) -> str:
-    """Return a heading in lines that break after `_` or at a blank, as wide as the cells below where it can be."""
-    pieces = [piece for line in heading.split("\n") for piece in re.findall(r"[^_ ]+_?|_| ", line)]
+    """Return a heading in lines that break after `_` and `-` or at a blank, as wide as its cells where it can be."""
+    pieces = [piece for line in heading.split("\n") for piece in re.findall(r"[^-_ ]+[-_]?|[-_]| ", line)]
     lines = joined(pieces, max([width, *map(len, pieces)]), "")
     return "\n".join(line.strip() for line in lines)
 
@@ -149,9 +150,6 @@ def labelled(rows: Sequence[tuple[str, str]], indent: int = 0) -> Table:
     return grid
 
 
-WIDTH = 140
-
-
 def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
     """Return studies as JSON, with the names and forms of the service's API."""
     plain = asdict(value) if isinstance(value, SubmittedStudy) else [asdict(each) for each in value]
@@ -160,12 +158,10 @@ def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
 
 def print_table(studies: Sequence[SubmittedStudy]) -> None:
     """Print a line for each study."""
-    table = new_table()
-    for name in ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why"):
-        right = name in ("trials", "score")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "why")
+    names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
+    table = text.grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
     for study in studies:
-        table.add_row(
+        table.add(
             study.id,
             study.owner,
             study.state.value,
@@ -174,7 +170,7 @@ def print_table(studies: Sequence[SubmittedStudy]) -> None:
             _time(study.created_at),
             why(study),
         )
-    show(table, width=WIDTH)
+    show(FittedTable(table))
 
 
 def print_study(study: SubmittedStudy) -> None:
@@ -199,7 +195,7 @@ def print_study(study: SubmittedStudy) -> None:
     shown: list[RenderableType] = [study.id]
     shown += [f"  {name:<{width}}  {value}" for name, value in facts.items() if value not in ("", text.ABSENT)]
     shown += ["settings", *(f"  {name:<{width}}  {value}" for name, value in settings.items())] if settings else []
-    show(*shown, width=WIDTH)
+    show(*shown)
 
 
 def why(study: SubmittedStudy) -> str:
@@ -228,7 +224,7 @@ def _short(value: object) -> str:
 
 
 STATE_STYLES = {"ok": "green", "infeasible": "yellow", "cut": "yellow", "failed": "red", "pending": "dim"}
-LEAST_CONFIGURATION = 24
+LEAST_CONFIGURATION = 32
 """Columns below which configurations are left out of the table."""
 
 
@@ -243,8 +239,8 @@ def fill_trials(
 ) -> None:
     """Add columns and a row for each trial to an empty table.
 
-    Metrics and, after them, what differs from the defaults are shown as far as they fit. A trial that failed, was cut
-    short or misses an SLO shows that instead of its configuration.
+    The first metric, what differs from the defaults, and further metrics are shown as far as they fit. A trial that
+    failed, was cut short or misses an SLO shows that instead of its configuration.
 
     Args:
         table: without columns.
@@ -262,7 +258,7 @@ def fill_trials(
     for name in metrics if any(trial.outcome and trial.outcome.succeeded for trial in trials) else ():
         cells = [text.number(trial.outcome.metric(name) if trial.outcome else None) for trial in trials]
         needed = max(map(len, [name, text.unit(name), *cells]))
-        if needed > left:
+        if needed > left - (GAP + LEAST_CONFIGURATION if shown else 0):
             break
         left -= needed + GAP
         shown.append(name)

@@ -17,7 +17,6 @@ from storage.service.store import ServiceStore
 from tuner.client.replies import ServiceToken
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewToken, token_of
-from tuner.service.http.optimizations.models import Optimization
 from tuner.service.http.problems import Problem
 
 COOKIE = "tuner_session"
@@ -68,22 +67,13 @@ class Caller:
         """Whose studies the caller reads beside shared ones; None: everybody's."""
         return None if self.is_admin else self.owner
 
-    def may_read(self, found: Submission | Optimization) -> bool:
-        """Return whether the caller may read something."""
-        return found.shared or self.may_change(found)
+    def may_read(self, found: Submission) -> bool:
+        """Return whether the caller may read a study."""
+        return found.shared or self.may_change(found.owner)
 
-    def may_change(self, found: Submission | Optimization) -> bool:
-        """Return whether the caller may change something."""
-        return self.is_admin or found.owner == self.owner
-
-    def check_change(self, what: str, found: Submission | Optimization) -> None:
-        """Refuse a change of another owner's shared study or optimization.
-
-        Raises:
-            Problem: 403.
-        """
-        if not self.may_change(found):
-            raise Problem(403, f"the {what} {found.id!r} is {found.owner}'s; only its owner and admins change it")
+    def may_change(self, owner: str) -> bool:
+        """Return whether the caller may change what somebody owns."""
+        return self.is_admin or owner == self.owner
 
 
 def _given_token(request: Request) -> tuple[str | None, bool]:
@@ -227,7 +217,8 @@ def changeable(who: User, found: Readable) -> Submission:
     Raises:
         Problem: 404 as `readable`; 403 for another owner's shared one.
     """
-    who.check_change("study", found)
+    if not who.may_change(found.owner):
+        raise Problem(403, f"the study {found.id!r} is {found.owner}'s; only its owner and admins change it")
     return found
 
 

@@ -110,9 +110,8 @@ def queue(who: Known, context: Context) -> dict[str, Any]:
         for kind, names in context.devices.items()
         for name in names
     ]
-    counts = {state.value: count for state, count in context.service.counts().items()}
-    waiting = counts[SubmissionState.QUEUED.value]
-    return {"devices": devices, "states": counts, "waiting": waiting}
+    counts = context.service.figures().states
+    return {"devices": devices, "states": counts, "waiting": counts[SubmissionState.QUEUED]}
 
 
 @router.get("/audit")
@@ -122,10 +121,7 @@ def audit(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     before: Annotated[int | None, Query(ge=1)] = None,
 ) -> list[dict[str, Any]]:
-    """Return the last actions, refused requests and log-ins, the latest first.
-
-    `left_out` requests of the same owner or address were refused before and have no line.
-    """
+    """Return the last actions, refused requests and log-ins, the latest first."""
     return [
         {
             "at": entry.at.isoformat(),
@@ -134,7 +130,7 @@ def audit(
             "action": entry.action,
             "resource": entry.resource,
             "result": entry.result,
-            **{name: entry.detail.get(name) for name in ("address", "status", "field", "rule", "left_out")},
+            **{name: entry.detail.get(name) for name in ("address", "status", "field", "rule")},
         }
         for entry in context.service.audit_log(limit, before)
     ]

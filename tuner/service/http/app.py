@@ -35,9 +35,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
         app.state.streams = streams = Streams(context.service, context.clock, context.meters.happened)
         streams.start()
         app.state.optimizing = asyncio.Semaphore(routes.THREADS)
-        writing = asyncio.create_task(refusals.run())
         yield
-        writing.cancel()
         await streams.close()
         if "optimizations" in vars(context):
             context.optimizations.close()

@@ -23,7 +23,7 @@ async def healthz() -> dict[str, str]:  # no thread, so that slow requests, whic
 @router.get("/readyz")
 def readyz(context: Context) -> dict[str, str]:
     """Answer if the database does; else 503."""
-    context.service.counts()
+    context.service.figures()
     return {"status": "ok"}
 
 

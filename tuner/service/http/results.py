@@ -24,7 +24,6 @@ from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG, submission_folder
 from tuner.use_cases.files import export as export_file
 from tuner.use_cases.files import study_lines
-from tuner.use_cases.report.charts import chart as draw
 from tuner.use_cases.report.page import report as write_report
 from tuner.use_cases.report.reported import ReportedStudy
 
@@ -124,18 +123,6 @@ def reported(id: str, who: Known, context: Context) -> ReportedStudy:
 
 
 Reported = Annotated[ReportedStudy, Depends(reported)]
-
-
-@router.get("/{id}/charts/{name}")
-def chart(study: Reported, name: str) -> Response:
-    """Return a figure of the report as Plotly's JSON; 404 if the study has nothing to draw it from."""
-    try:
-        figure = draw(study, name)
-    except KeyError:
-        figure = None
-    if figure is None:
-        raise not_found("chart", name)
-    return Response(figure.to_json(), media_type="application/json")
 
 
 @router.get("/{id}/records", response_class=Response, responses=text("application/x-ndjson"))

@@ -43,7 +43,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     _check_gpus(settings, body, kind)
     known = context.service.submission(id)
     of_command_line = known is None and not who.is_admin and context.store.study(id) is not None
-    if of_command_line or (known is not None and not who.may_change(known)):
+    if of_command_line or (known is not None and not who.may_change(known.owner)):
         raise SettingError("id", id, "this id is taken", "choose another one")
     asked = _asked(body, id, who.owner, kind, context.webhooks.chosen(body.webhook))
     found, created = context.service.submit(asked, MOST_WAITING)

@@ -50,9 +50,9 @@ export function spaceParts(found) {
     table("Search space", [{ heading: "parameter" }, { heading: "values" }, { heading: "default" }, { heading: "only when" }, { heading: "changes" }],
       space.parameters.map((each) => ({ cells: [each.name, el("span", { class: "message" }, each.domain), String(defaults[each.name] ?? ""),
         el("span", { class: "message" }, each.when ?? ""), each.changes_answers ? "answers" : each.changes_stream ? "stream" : ""] }))),
-    el("h3", {}, `Ruled out: ${space.dropped.length}`),
-    space.dropped.length ? table("Ruled out", [{ heading: "parameter" }, { heading: "value" }, { heading: "why" }],
-      space.dropped.map((each) => ({ cells: [each.parameter, each.value === null ? "the whole" : String(each.value), el("span", { class: "message" }, each.reason)] }))) : null,
-    named.length ? el("p", { class: "note" }, `Named configurations: ${named.join(", ")}.`) : null,
+    space.dropped.length ? el("details", {}, el("summary", {}, `Ruled out: ${count(space.dropped.length, "choice")}`),
+      table("Ruled out", [{ heading: "parameter" }, { heading: "value" }, { heading: "why" }],
+        space.dropped.map((each) => ({ cells: [each.parameter, each.value === null ? "the whole" : String(each.value), el("span", { class: "message" }, each.reason)] })))) : null,
+    named.length ? el("details", {}, el("summary", {}, count(named.length, "named configuration")), el("p", {}, named.join(", "))) : null,
   ];
 }

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from storage.errors import StorageError
-from storage.service.records import AuditEntry
+from storage.service.records import AuditEntry, Message
 from storage.service.store import ServiceStore
-from storage.service.watching.records import Message
 from tuner.http import HttpError, post
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.webhooks import Webhook, Webhooks

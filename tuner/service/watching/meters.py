@@ -13,8 +13,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from records.trials import Phase
-from storage.service.records import Event, SubmissionState
-from storage.service.watching.records import Figures
+from storage.service.records import Event, Figures, SubmissionState
 from tuner.service.watching.logs import CULPRITS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -11,10 +11,10 @@ from search_spaces import known_model, load_space, space_names
 from search_spaces.loader import parse_space
 from tuner.errors import SettingError, UserError
 from tuner.service.asked.allowed import check_space, check_variable, check_words, shipped
+from tuner.service.asked.check import check_traffic
 from tuner.service.asked.contents import check_contents, files_of, read_only, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import names, read_settings
-from tuner.service.asked.traffic import check_traffic
 from tuner.settings.declared import Entries, Number, Text, check_limits, settings_of
 from tuner.settings.study import LARGEST_CONTENT, StudySettings
 from tuner.settings.submit import SubmittedSettings

@@ -38,14 +38,13 @@ STUDY = Path(__file__).parents[3] / "data" / "simulated-study.jsonl.gz"
 S = SubmissionState
 
 SUBMISSIONS = ["first", *(state.value.lower() for state in S if state is not S.DONE), "bens", "shared"]
-OPTIMIZATIONS = ["mine", "bens", "shared"]
+OPTIMIZATIONS = ["mine", "bens"]
 EXISTING: dict[tuple[str, str], list[Any]] = {
     ("/v1/studies/", "id"): SUBMISSIONS,
     ("/v1/optimizations/", "id"): OPTIMIZATIONS,
     ("/v1/optimizations/", "number"): [0, 1, 2, 3],
     ("/v1/tokens/", "name"): ["spare", "spent"],
     ("/v1/owners/", "name"): ["ada", "ben"],
-    ("/charts", "name"): ["progress", "front", "importance", "slos"],
     ("/export", "format"): ["script", "kubernetes", "compose", "command"],
     ("/export", "trial"): [0, 1],
     ("", "study"): ["first", "stopped", "shared", "bens"],
@@ -136,8 +135,8 @@ def _optimizations(served: Served) -> None:
     headers = {name: {"Authorization": f"Bearer {served.tokens[name]}"} for name in ("ada", "ben")}
     with client_of(served.folder) as client:
         for id in OPTIMIZATIONS:
-            body = {"id": id, "space": SPACE, "objectives": LOSS, "sampler": "random", "shared": id == "shared"}
-            who = headers["ben" if id in ("bens", "shared") else "ada"]
+            body = {"id": id, "space": SPACE, "objectives": LOSS, "sampler": "random"}
+            who = headers["ben" if id == "bens" else "ada"]
             assert client.post("/v1/optimizations", json=body, headers=who).status_code == 201
             path = f"/v1/optimizations/{id}"
             assert client.post(f"{path}:suggest", json={"client_id": "c", "count": 4}, headers=who).status_code == 200

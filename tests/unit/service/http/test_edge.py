@@ -134,7 +134,7 @@ def test_attempts_to_log_in_are_few_and_the_audit_log_has_no_more_lines(limited:
     assert len(limited.call("GET", "/v1/audit?limit=500", "root").json()) == 20
 
 
-READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/export", "/log", "/events"]
+READS = ["", "/trials", "/conclusion", "/charts?name=progress", "/records", "/report", "/export", "/log", "/events"]
 VERBS = [":stop", ":cancel", ":resume"]
 
 
@@ -728,7 +728,6 @@ def event(number: int) -> Event:
         ([2, 3], 2, [3]),  # the first one was read from the database
         ([1, 2], 2, []),
         ([3], 1, None),  # 2 is missing
-        ([2, 1, 2], 0, [1, 2]),  # a row may be read late, or twice
     ],
 )
 def test_a_stream_takes_new_events_without_a_gap(kept: list[int], number: int, taken: list[int] | None) -> None:

@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from storage.service.records import Event, Request, SubmissionState
+from storage.service.records import Event, Figures, Request, SubmissionState, Waiting
 from storage.service.store import ServiceStore, open_service_store
-from storage.service.watching.records import Figures, Waiting
 from tests.empty_database import write_empty_database
 from tests.service_samples import at, submission
 from tuner.errors import SettingError

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar
 
-import psycopg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.orm import Session
 
-from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
-from storage.service.records import EventPosition, Lease, Owner, Request, SubmissionState
+from storage.service.errors import NotYours
+from storage.service.records import Lease, SubmissionState
 from storage.service.rows import add_event, locked
 from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
@@ -30,14 +26,10 @@ from tests.contracts.service_events_contract import (
     FigureContract,
     MessageContract,
     RaceContract,
-    numbers,
-    read_on,
-    start_reading,
 )
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 from tests.empty_database import write_empty_database
 from tests.lost_commits import losing_one
-from tests.postgres import PostgresServer
 from tests.service_samples import DRIVER, OTHER, START, at, run, submission, token
 
 
@@ -87,29 +79,16 @@ def prepared(folder: Path, wait: DatabaseWait | None) -> ServiceStore:
 
 
 WRITES: dict[str, Callable[[ServiceStore], object]] = {
-    "submit": lambda store: store.submit(submission("new")),
-    "request": lambda store: store.request("running", Request.STOP, at(20)),
-    "request of a waiting one": lambda store: store.request("waiting", Request.CANCEL, at(20)),
-    "resume": lambda store: store.resume("stopped", at(20)),
-    "share": lambda store: store.share("running", True),
-    "set_priority": lambda store: store.set_priority("running", 3, at(20)),
-    "delete": lambda store: store.delete("stopped"),
-    "take_lease": lambda store: store.take_lease("webhooks", "b", 10, START),
-    "release_lease": lambda store: store.release_lease(LEASE),
-    "start": lambda store: store.start("waiting", ["d7"], LEASE, at(20)),
     "set_driver": lambda store: store.set_driver("started", OTHER, at(20), run=1),
-    "lost": lambda store: store.lost("running", DRIVER, LEASE, at(20), 3),
     "beat": lambda store: store.beat("running", DRIVER, at(20)),
     "event": lambda store: store.event("running", "trial", {"number": (1, 2)}, at(20)),
     "concluding": lambda store: store.concluding("running", DRIVER, at(20)),
     "measured_all": lambda store: store.measured_all("running", DRIVER, at(20)),
+    "set_answer": lambda store: store.set_answer("running", DRIVER, {"answer": 1}),
     "end": lambda store: store.end("running", DRIVER, S.FAILED, "why", "tuner", at(20)),
     "end of a yield": lambda store: store.end("running", DRIVER, S.QUEUED, "why", None, at(20)),
-    "set_owner": lambda store: store.set_owner(Owner("ada", 2.0)),
-    "add_token": lambda store: store.add_token(token("ci")),
-    "revoke_token": lambda store: store.revoke_token("laptop", at(20)),
-    "touch_token": lambda store: store.touch_token("laptop", at(20)),
 }
+"""What a driver writes; its store alone waits for the database."""
 
 
 def content(store: ServiceStore) -> tuple[object, ...]:
@@ -135,17 +114,8 @@ def test_a_write_whose_acknowledgement_is_lost_happens_once(
 
 def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
     with closing(prepared(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
-        with pytest.raises(WrongState):
-            store.request("stopped", Request.STOP, at(9))
-        with pytest.raises(WrongState):
-            store.resume("running", START)
-        with pytest.raises(UnknownSubmission):
-            store.delete("unknown")
         with pytest.raises(NotYours):
             store.end("stopped", DRIVER, S.STOPPED, None, None, at(9))
-        with pytest.raises(TokenExists):
-            store.add_token(token())
-        assert not store.start("running", ["d0", "d1"], LEASE, START)
         assert store.event("running", "note", {}, START) == 3
         assert store.event("running", "note", {}, START) == 4
 
@@ -157,148 +127,12 @@ def test_every_method_waits() -> None:
     assert {name for name, each in methods.items() if not hasattr(each, "__wrapped__")} == set()
 
 
-class OpenWriter:
-    """A transaction that has added an event and is not committed; what `ServiceStore.event` does until its commit."""
-
-    present: ClassVar[list[OpenWriter]] = []
-
-    def __init__(self, store: ServiceStore, id: str) -> None:
-        self._session = Session(store._writer)
-        self.present.append(self)
-        self.id = id
-        self.number = add_event(self._session, locked(self._session, id), "trial", {}, START)
-        self._session.flush()
-
-    def commit(self) -> None:
-        self._session.commit()
-        self._session.close()
-
-    def roll_back(self) -> None:
-        """Take the event back."""
-        self._session.rollback()
-        self._session.close()
-
-
 @pytest.fixture
 def store(empty_database: str) -> Iterator[ServiceStore]:
-    """A store with the submissions `a`, `b` and `c`; what a test leaves open is rolled back."""
+    """A store on PostgreSQL."""
     store = open_service_store(empty_database)
-    for id in "abc":
-        store.submit(submission(id))
     yield store
-    while OpenWriter.present:
-        OpenWriter.present.pop().roll_back()
     store.close()
-
-
-def test_an_event_that_is_committed_late_is_not_missed(store: ServiceStore) -> None:
-    position = start_reading(store)
-    late = OpenWriter(store, "a")
-    store.event("b", "trial", {}, START)
-    found, position = read_on(store, position)
-    assert found == [("b", 2)]
-    assert read_on(store, position)[0] == []
-    late.commit()
-    found, position = read_on(store, position)
-    assert found == [("a", 2)]
-    assert position == EventPosition(5)
-    assert read_on(store, position)[0] == []
-
-
-def test_an_event_that_is_taken_back_is_not_waited_for(store: ServiceStore) -> None:
-    position = start_reading(store)
-    late = OpenWriter(store, "a")
-    store.event("b", "trial", {}, START)
-    _, position = read_on(store, position)
-    assert (position.complete, position.seen) == (3, frozenset({5}))
-    late.roll_back()
-    found, position = read_on(store, position)
-    assert (found, position) == ([], EventPosition(5))
-    store.event("a", "trial", {}, START)
-    assert read_on(store, position)[0] == [("a", 2)]
-
-
-def test_a_new_reader_does_not_miss_what_is_committed_after_its_start(store: ServiceStore) -> None:
-    late = OpenWriter(store, "a")
-    store.event("b", "trial", {}, START)
-    position = start_reading(store)
-    assert numbers(store.events_after("a", 0)) == {"a": [1]}
-    late.commit()
-    found, position = read_on(store, position)
-    assert (found, position) == ([("a", 2)], EventPosition(5))
-
-
-def test_a_long_transaction_of_another_program_delays_no_event(store: ServiceStore, postgres: PostgresServer) -> None:
-    position = start_reading(store)
-    with psycopg.connect(host=str(postgres.socket), user="tuner", dbname="postgres") as other:
-        other.execute("SELECT pg_current_xact_id()")
-        late = OpenWriter(store, "a")
-        store.event("b", "trial", {}, START)
-        _, position = read_on(store, position)
-        late.roll_back()
-        for number in (3, 4, 5):
-            store.event("b", "trial", {}, START)
-            found, position = read_on(store, position)
-            assert found == [("b", number)]
-            assert position.complete == 3
-        other.rollback()
-    found, position = read_on(store, position)
-    assert (found, position) == ([], EventPosition(8))
-
-
-def test_a_part_is_not_taken_for_the_whole(store: ServiceStore) -> None:
-    position = start_reading(store)
-    writers = [OpenWriter(store, "a"), OpenWriter(store, "c")]
-    store.event("b", "trial", {}, START)
-    _, position = read_on(store, position)
-    for writer in writers:
-        writer.commit()
-    found = []
-    for _ in range(3):
-        events, position = store.new_events(position, limit=1)
-        found += [(event.submission, event.number) for event in events]
-    assert found == [("a", 2), ("c", 2)]
-    assert position == EventPosition(6)
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
-def test_random_interleavings_give_each_event_once_and_in_order(store: ServiceStore, seed: int) -> None:
-    """Transactions begin, commit and are rolled back at random; readers of different limits start at random."""
-    chance = random.Random(seed)
-    open_writers: dict[str, OpenWriter] = {}
-    committed = dict.fromkeys("abc", 1)
-    readers: list[tuple[EventPosition, dict[str, int], int]] = []
-    for step in range(120):
-        id = chance.choice("abc")
-        if id not in open_writers:
-            open_writers[id] = OpenWriter(store, id)
-        elif chance.random() < 0.75:
-            open_writers.pop(id).commit()
-            committed[id] += 1
-        else:
-            open_writers.pop(id).roll_back()
-        if step % 30 == 0:
-            position = start_reading(store)
-            readers.append((position, {each: len(store.events_after(each, 0)) for each in "abc"}, step // 30 + 1))
-        if chance.random() < 0.5:
-            readers = [(read_events(store, position, seen, limit), seen, limit) for position, seen, limit in readers]
-    for writer in open_writers.values():
-        writer.roll_back()
-    for position, seen, limit in readers:
-        while (after := read_events(store, position, seen, limit)) != position:
-            position = after
-        assert seen == committed
-        assert position.seen == frozenset()
-
-
-def read_events(store: ServiceStore, position: EventPosition, seen: dict[str, int], limit: int) -> EventPosition:
-    """Read once, check that each event is the next one of its submission, and return the new position."""
-    events, position = store.new_events(position, limit)
-    for event in events:
-        if event.number > seen[event.submission]:  # else events_after had it
-            assert event.number == seen[event.submission] + 1
-            seen[event.submission] = event.number
-    return position
 
 
 def test_a_stalled_program_loses_its_locks(store: ServiceStore) -> None:
@@ -306,14 +140,16 @@ def test_a_stalled_program_loses_its_locks(store: ServiceStore) -> None:
         assert session.scalar(text("SHOW idle_in_transaction_session_timeout")) == "1min"
 
 
-def test_a_lock_is_held_until_the_commit(store: ServiceStore) -> None:
+def test_an_event_is_visible_after_those_with_smaller_numbers(store: ServiceStore) -> None:
     """The order of commits is that of numbers only if no other writer of the submission gets the row before."""
     lease = run(store, "d")
-    writer = OpenWriter(store, "d")
-    with store._session(store._writer) as session:
-        session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+    with store._session(store._writer) as writer, store._session(store._writer) as rival:
+        assert add_event(writer, locked(writer, "d"), "trial", {}, START) == 3
+        writer.flush()
+        assert store.last_events([]) == {"d": (2, False)}
+        rival.execute(text("SET LOCAL lock_timeout = '50ms'"))
         with pytest.raises(Exception, match="lock timeout"):
-            locked(session, "d")
-        session.rollback()
-    writer.commit()
+            locked(rival, "d")
+        rival.rollback()
+    assert store.last_events([]) == {"d": (3, False)}
     assert store.lost("d", DRIVER, lease, START, 3).state is SubmissionState.QUEUED

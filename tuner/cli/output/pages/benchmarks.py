@@ -8,8 +8,11 @@ import sys
 from functools import partial
 from typing import Any
 
+from dashboards.frames import rate_frame
 from records.trials import Phase, Provenance
 from search_spaces.catalogue.describe import described
+from tuner.cli.arguments import command
+from tuner.cli.output.pages.classes import rates_table
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.cli.output.progress.lines import simulation_line
 from tuner.cli.signals import stop_on_signals, terminated_like_interrupted
@@ -63,7 +66,7 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(_document(result)))
         return 0
-    sys.stdout.write(result.rates)
+    show(rates_table(rate_frame(result.file)), "")
     slos = ", ".join(str(slo) for slo in result.slos)
     measured = [value for value in result.searches if value is not None]
     if len(measured) < len(result.searches):
@@ -242,7 +245,7 @@ def _simulate_print(simulation: Simulation) -> None:
         table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
     for name in (*PREDICTED_METRICS, *(COSTS if simulation.price is not None else ())):
         band = bands.errors.get(name)
-        value = text.with_unit(name, simulation.metrics.get(name))
+        value = text.with_unit(name, simulation.metrics.get(name), simulation.price)
         table.add_row(name, value, *([] if band is None else [f"within {band:.0%}"]))
     shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.time_shares.items())
     roofline = (
@@ -257,6 +260,7 @@ def _simulate_print(simulation: Simulation) -> None:
         *_several(simulation),
         ("model", described(machine.config.model)),
         ("KV cache", f"{machine.budget.tokens:,} tokens" + (" for each copy" if simulation.copies > 1 else "")),
+        *([("prefix cache", f"{hits:.0%} of the prompt tokens")] if (hits := simulation.prefix_hit_rate) else []),
         ("preemptions", text.number(simulation.run.counts.preemptions)),
         ("attention backend", machine.config.backend),
         ("time of a step", shares),
@@ -315,7 +319,7 @@ def run_drift(settings: DriftSettings) -> int:
     if not drifted:
         print("nothing has drifted")
         return 0
-    print(f"next: `tuner recheck {record.name}`, and tune again with this traffic if it no longer holds")
+    print(f"next: `{command('recheck', record.name)}`, and tune again with this traffic if it no longer holds")
     return EXIT_WORSE
 
 

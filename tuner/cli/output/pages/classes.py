@@ -14,12 +14,12 @@ from rich.text import Text
 from dashboards import frames
 from dashboards import tradeoff as matrix
 from records.trials import StudyRecord, TrialRecord
-from tuner.cli.output.parts import new_table, show
+from tuner.cli.arguments import command
+from tuner.cli.output.parts import new_table, show, width_of
 from tuner.errors import UserError
 from tuner.results import text
 from tuner.use_cases.stored import StoredStudy, read_study
 
-WIDTH = 160
 _RATES = {
     "rate": "rate\nreq/s",
     "offered": "offered",
@@ -45,12 +45,12 @@ def print_requests(study: str | None, trial: int | None, round_: int, storage: s
         return
     named = f"{record.name} {text.title(number, round_)} ({record.provenance.value})"
     benchmarks = text.count(len(files), "benchmark")
-    show(f"{named}: requests of {benchmarks} by planned prompt length", _counts(counts), width=WIDTH)
+    show(f"{named}: requests of {benchmarks} by planned prompt length", _counts(counts))
     assert found.outcome is not None
     if found.outcome.failure is not None:
         print(f"the trial failed: {found.outcome.failure.kind.value}: {found.outcome.failure.message}")
     if rates.is_file():
-        show("", f"{named}: latency by request rate", _rates(frames.rate_frame(rates)), width=WIDTH)
+        show("", f"{named}: latency by request rate", rates_table(frames.rate_frame(rates)))
 
 
 def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
@@ -61,7 +61,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     """
     name = f"trial {trial.number}" + (f" round {trial.round}" if trial.round else "")
     if trial.outcome is None:
-        raise UserError(f"{name} has not finished; see `tuner study trials`")
+        raise UserError(f"{name} has not finished; {text.see_trials(trial.study)}")
     folder = Path(trial.outcome.artifacts)
     files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     if files:
@@ -70,7 +70,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     if failure is not None and folder.is_dir():
         raise UserError(
             f"{name} has no recorded requests: it failed with {failure.kind.value} in {failure.phase.value}; "
-            f"see `tuner study trial {trial.number}`"
+            f"see `{command('study', 'trial', f'{trial.study}#{trial.number}')}`"
         )
     raise UserError(f"{name} has no recorded requests in {folder}; the folder may be on {trial.outcome.worker}")
 
@@ -88,7 +88,7 @@ def _counts(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _rates(frame: pd.DataFrame) -> Table:
+def rates_table(frame: pd.DataFrame) -> Table:
     table = new_table()
     for heading in (*_RATES.values(), "within\nSLO"):
         table.add_column(heading, justify="right")
@@ -105,8 +105,11 @@ def _rates(frame: pd.DataFrame) -> Table:
     return table
 
 
-COLUMNS = 12
-"""Configurations that the table on the terminal shows; `--csv` and `--json` have all."""
+COLUMNS, LEAST = 12, 2
+"""Most and fewest configurations that the table on the terminal shows; `--csv` and `--json` have all."""
+
+CELL = 7
+"""Columns of a configuration's cells, and the blanks between them."""
 
 
 def print_tradeoff(study: str | None, storage: str | None, *, csv: bool, as_json: bool) -> None:
@@ -129,12 +132,14 @@ def _print(stored: StoredStudy, found: list[matrix.Configuration], best: dict[st
             f"{stored.title}: {all_met}; raise the rate, tighten `slo:`, or find the highest rate with `tuner capacity`"
         )
         return
-    shown = matrix.select_columns(found, COLUMNS)
+    room = (width_of() - max(map(len, best))) // CELL
+    shown = matrix.select_columns(found, max(LEAST, min(COLUMNS, room)))
     title = f"{stored.title}: share of offered requests within their SLO"
-    show(title, _matrix(shown, matrix.told_apart(found, best)), width=WIDTH)
+    show(title, _matrix(shown, matrix.told_apart(found, best)))
     print("* the highest of its row; a difference may be noise")
     if matrix.measured_at_capacity(stored.record):
-        print("each configuration was measured at its own capacity; `tuner study trials` lists the capacities")
+        trials = command("study", "trials", stored.record.name)
+        print(f"each configuration was measured at its own capacity; `{trials}` lists the capacities")
     for each in shown:
         print(f"#{each.number} {each.text}" + (f" ({each.failure})" if each.failure else ""))
     if more := matrix.omitted_columns(found, shown):
@@ -146,7 +151,7 @@ def _configurations(study: StudyRecord, trials: list[TrialRecord]) -> list[matri
     if not matrix.has_class_slos(study):
         raise UserError(
             f"the request classes of study {study.name!r} have no SLO, so no request can be within one; "
-            "start a study with a traffic file that has `slo:`, or see `tuner study requests`"
+            f"start a study with a traffic file that has `slo:`, or see `{command('study', 'requests', study.name)}`"
         )
     found = matrix.finished_configurations(study, trials)
     if not found:
@@ -186,5 +191,5 @@ def _require_classes(study: StudyRecord) -> None:
     if not matrix.request_classes(study):
         raise UserError(
             f"the workload of study {study.name!r} has no request classes; "
-            "start a study with traffic, `tuner optimize --workload FILE`, or see `tuner study trials`"
+            f"start a study with traffic, `tuner optimize --workload FILE`, or {text.see_trials(study.name)}"
         )

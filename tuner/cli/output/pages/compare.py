@@ -15,15 +15,12 @@ from tuner.results import text
 from tuner.results.conclusion import price_lines
 from tuner.results.text import grid
 from tuner.scoring.change import Change
-from tuner.study.specification.spec import difference
+from tuner.study.specification.spec import difference, summary_of
 from tuner.use_cases.canary import CanarySettings as CanarySettings
 from tuner.use_cases.canary import compare_servers
 from tuner.use_cases.compare import Pair, compare
 from tuner.use_cases.mirrored import MEASURES
 from tuner.use_cases.recheck.result import EXIT_CODES
-
-WIDTH = 160
-"""Characters of a line of the tables where standard output is no terminal."""
 
 LEFT_ALIGNED = ("metric", "B", "from")
 """Headings of the columns of text, which are left-aligned; the others hold numbers."""
@@ -60,7 +57,7 @@ def run_canary(settings: CanarySettings, *, as_json: bool) -> int:
         if speed is not None:
             times = asdict(speed.inverse())
             table.add(name, text.ratio(times), text.interval(times), text.count(speed.rounds, "pair"))
-    show(FittedTable(table), width=WIDTH)
+    show(FittedTable(table))
     if a or b:
         print(f"requests that only A failed: {a}, only B: {b}")
     print(f"B {_CANARY[verdict]} (measured, {mirrored.requests} requests; {settings.margin:.0%} does not matter)")
@@ -77,7 +74,9 @@ _CANARY = {
 
 def _document(name: str, pair: Pair) -> dict[str, Any]:
     metrics = {metric: asdict(ratio) for metric, ratio in pair.ratios.items()}
-    return {"b": name, "score": pair.score, "metrics": metrics, "flags": pair.flags}
+    premises = [each.stored.record.premise for each in (pair.reference, pair.other)]
+    differences = difference(premises[0], premises[1])
+    return {"b": name, "score": pair.score, "metrics": metrics, "flags": pair.flags, "differences": differences}
 
 
 def _print_pair(pair: Pair) -> None:
@@ -89,7 +88,7 @@ def _print_pair(pair: Pair) -> None:
         table.add("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
         table.add(name, *text.compared(name, each), each.basis)
-    show(FittedTable(table), *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
+    show(FittedTable(table), *price_lines(pair.ratios, [side.stored.price for side in sides]))
     _print_premises([pair])
     print("flags that differ:" if pair.flags else "no flag differs")
     for line in _flag_lines(pair):
@@ -119,7 +118,7 @@ def _print_several(pairs: Sequence[Pair]) -> None:
                 table.add(heading, pair.other.name, *text.compared(name, each), each.basis)
                 heading = ""
     prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
-    show(FittedTable(table), *price_lines(names, prices), width=WIDTH)
+    show(FittedTable(table), *price_lines(names, prices))
     _print_premises(pairs)
     print("flags that differ from A:")
     for pair in pairs:
@@ -136,7 +135,8 @@ def _print_premises(pairs: Sequence[Pair]) -> None:
     for pair in pairs:
         after, alone = pair.other.stored.record, len(pairs) == 1
         which = "the studies differ in" if alone else f"{after.name} differs from {before.name} in"
-        lines += [f"{which} {line}" for line in difference(before.premise, after.premise)]
+        if differs := summary_of(difference(before.premise, after.premise)):
+            lines.append(f"{which} {differs}; --json has all")
         if before.provenance != after.provenance:
             other = "B" if alone else after.name
             lines.append(f"A is {before.provenance.value}, {other} is {after.provenance.value}")

@@ -23,6 +23,7 @@ from dashboards.mlflow.ui import (
 )
 from dashboards.mlflow.with_parent import PARENT_VARIABLE
 from storage import open_store
+from tuner.cli.arguments import command
 from tuner.errors import EXIT_OURS, TunerError, UserError
 from tuner.extras import need
 from tuner.processes.ports import port_answers
@@ -36,7 +37,8 @@ def run_sync(study: str | None, storage: str | None) -> int:
     try:
         report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
     except MlflowUnavailable as error:
-        raise TunerError(f"{error}; nothing is lost, run `tuner study sync` again when MLflow answers") from None
+        again = command("study", "sync", *([] if study is None else [study]))
+        raise TunerError(f"{error}; nothing is lost, run `{again}` again when MLflow answers") from None
     resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
     print(f"logged {text.count(report.logged, 'trial')}{resumed}")
     for line in report.failed:

@@ -18,7 +18,7 @@ from rich.text import Text
 from records.measured import reference_of
 from records.trials import Provenance, TrialKind, TrialRecord
 from search_spaces.units import GIB
-from tuner.cli.arguments import without_secrets
+from tuner.cli.arguments import command, without_secrets
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.views import new_view
 from tuner.cli.signals import stop_on_signals
@@ -149,7 +149,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     lines = [f"{text.count(len(records) - rounds - forms, 'trial')}{smaller}{again}: {counts}"]
     if facts["failures"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
-        lines.append(f"failures: {kinds}; see `tuner study trials --failed`")
+        lines.append(f"failures: {kinds}")
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
     kind = "simulated time" if simulated else "time"
     lines.append(f"{kind} on workers: {text.timings(facts['seconds']) or 'under a second'}")
@@ -200,25 +200,27 @@ def _what_works(ended: OptimizeResult) -> list[str]:
 
 def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[RenderableType]:
     """Return the commands that make sense now, a purpose and a command a line."""
-    steps = []
+    steps, name = [], ended.spec.name
     if ended.script is not None:
         script = dotted(ended.script)
         start = "start the server" if ended.run.conclusion is None or ended.run.conclusion.nearest is None else MISSING
-        steps += [(start, script), ("verify its figures", f"{script} --verify")]
+        steps.append((start, script))
+        if ended.engine.provenance is Provenance.MEASURED:  # else this machine may have no engine, and nothing measured
+            steps.append(("verify its figures", f"{script} --verify"))
     if ended.check is not None:
         steps.append(("check the answers", ended.check))
     if ended.report is not None:
         steps.append(("read the report", shlex.quote(os.path.relpath(ended.report))))
     if any(record.state in ("ok", "infeasible") for record in ended.records):
-        steps.append(("list the best trials", "tuner study trials --sort score --top 10"))
-    else:
-        steps.append(("list the failures", "tuner study trials --failed"))
+        steps.append(("list the best trials", command("study", "trials", name, "--sort", "score", "--top", "10")))
+    if any(record.state == "failed" for record in ended.records):
+        steps.append(("list the failures", command("study", "trials", name, "--failed")))
     if challenger is not None:
-        steps.append(("show one in full", f"tuner study trial {challenger}"))
-    steps.append(("compare in MLflow", _mlflow_place(ended.tracking_uri)))
+        steps.append(("show one in full", command("study", "trial", f"{name}#{challenger}")))
+    steps.append(("compare in MLflow", _mlflow_place(ended.tracking_uri, name)))
     if ended.mlflow_lacks is not MlflowLacks.NOTHING:
         rest = "trials that MLflow lacks" if ended.mlflow_lacks is MlflowLacks.TRIALS else "conclusion to MLflow"
-        steps.append((f"log the {rest}", "tuner study sync"))
+        steps.append((f"log the {rest}", command("study", "sync", name)))
     width = max(len(purpose) for purpose, _ in steps)
     lines = [Text(f"  {purpose:<{width}}  {command}", no_wrap=True, overflow="ignore") for purpose, command in steps]
     return [Text(""), Text("next", style="bold"), *lines]
@@ -230,8 +232,8 @@ def dotted(script: Path) -> str:
     return shlex.quote(path if "/" in path else f"./{path}")
 
 
-def _mlflow_place(tracking_uri: str) -> str:
-    return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else "tuner study ui"
+def _mlflow_place(tracking_uri: str, study: str) -> str:
+    return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else command("study", "ui", study)
 
 
 def _continue_with() -> str:

@@ -8,13 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from storage.service.records import ENDED, SubmissionState
-from tuner.cli.from_server import open_client
+from tuner.cli.arguments import command
+from tuner.cli.from_server import open_client, refuse_both
 from tuner.cli.output import parts
-from tuner.cli.output.parts import FittedTable, new_table, show
+from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import repeated_interrupts
 from tuner.client.client import Client
@@ -41,7 +42,7 @@ def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
     if as_json:
         print(parts.as_json(study))
     else:
-        print(f"{study.id} is {study.state.value}; see it with `tuner service watch {study.id}`", flush=True)
+        print(f"{study.id} is {study.state.value}; see it with `{command('service', 'watch', study.id)}`", flush=True)
 
 
 def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
@@ -110,7 +111,8 @@ def watch_study(client: Client, id: str) -> int:
                     print(line, file=sys.stderr, flush=True)
         return _end(client, id, simulated=bool(shown.simulated))
     except KeyboardInterrupt:
-        print(f"stopped watching; the study goes on, `tuner service watch {id}` watches it again", file=sys.stderr)
+        again = command("service", "watch", id)
+        print(f"stopped watching; the study goes on, `{again}` watches it again", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -119,13 +121,13 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     study = client.study(id)
     print(f"{id} is {study.state.value}" + (f": {text.one_line(study.reason)}" if study.reason else ""))
     if study.state is SubmissionState.FAILED:
-        print(f"see why: tuner service logs {id}")
+        print(f"see why: {command('service', 'logs', id)}")
         return EXIT_OURS
     if study.state is SubmissionState.CANCELLED:
         return EXIT_INTERRUPTED
     conclusion = client.conclusion(id)
     if conclusion is None:
-        print(f"continue with: tuner service resume {id}")
+        print(f"continue with: {command('service', 'resume', id)}")
         return EXIT_TIME_LIMIT
     if "shapes" in conclusion:
         return _print_sizing(client, study)
@@ -159,48 +161,39 @@ def _print_sizing(client: Client, study: SubmittedStudy) -> int:
     return 0 if found["tiles"] else EXIT_SLOS_MISSED
 
 
-def change_tokens(
-    server: str | None,
-    storage: str | None,
-    action: str,
-    name: str,
-    owner: str | None,
-    role: str,
-    days: int | None,
-    *,
-    insecure: bool,
-) -> None:
-    """Add, list or revoke tokens in a database, or over a server where one is given or in TUNER_SERVER."""
+@contextmanager
+def open_tokens(
+    server: str | None, storage: str | None, *, create: bool, insecure: bool
+) -> Iterator[Client | StoredTokens]:
+    """Yield the tokens of a database, or of a server where one is given or in TUNER_SERVER.
+
+    Raises:
+        UserError: if both are given.
+    """
     from tuner.service.tokens import StoredTokens  # no other command of a client needs a service's libraries
 
+    refuse_both(server, storage)
     if server is None and (storage is not None or not os.environ.get("TUNER_SERVER")):
-        with closing(StoredTokens(storage_url(storage, create=action == "add"))) as tokens:
-            _act(tokens, action, name, owner, role, days)
-        return
-    with open_client(server, insecure=insecure) as client:
-        _act(client, action, name, owner, role, days)
-
-
-def _act(tokens: Client | StoredTokens, action: str, name: str, owner: str | None, role: str, days: int | None) -> None:
-    if action == "list":
-        _print_table(tokens.tokens())
-    elif action == "revoke":
-        print(f"revoked the token {tokens.revoke_token(name).name}")
+        with closing(StoredTokens(storage_url(storage, create=create))) as tokens:
+            yield tokens
     else:
-        made = tokens.add_token(name, owner=owner, role=role, days=days)
-        expires = "" if made.expires_at is None else f", expires {made.expires_at:%Y-%m-%d}"
-        print(
-            f"token {made.name} of {made.owner}, {made.role}{expires}; it is shown once:", file=sys.stderr, flush=True
-        )
-        print(made.token)
+        with open_client(server, insecure=insecure) as client:
+            yield client
 
 
-def _print_table(found: Sequence[ServiceToken]) -> None:
-    table = new_table()
-    for heading in ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked"):
-        table.add_column(heading, no_wrap=True)
+def print_new_token(made: ServiceToken) -> None:
+    """Print a new token on standard output, and what it is on standard error."""
+    expires = "" if made.expires_at is None else f", expires {made.expires_at:%Y-%m-%d}"
+    print(f"token {made.name} of {made.owner}, {made.role}{expires}; it is shown once:", file=sys.stderr, flush=True)
+    print(made.token)
+
+
+def print_tokens(found: Sequence[ServiceToken]) -> None:
+    """Print tokens, one line each."""
+    names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
+    table = text.grid(*names, left=names)
     for each in found:
         times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
         cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)
-        table.add_row(each.name, each.owner, each.role, *cells)
-    show(table, width=140) if found else print("no token; `tuner service token add NAME` makes one")
+        table.add(each.name, each.owner, each.role, *cells)
+    show(FittedTable(table)) if found else print("no token; `tuner service token add NAME` makes one")

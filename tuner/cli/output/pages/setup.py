@@ -63,22 +63,22 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     context = resolved.context
     engine = f"{'simulated ' if context.simulated else ''}{context.engine} {context.engine_version or 'of any version'}"
     model = "" if choice.model is None else f" for {choice.model}"
-    show(f"search space {resolved.name} on {context.hardware.name}{model}, {engine}", table, width=140)
+    show(f"search space {resolved.name} on {context.hardware.name}{model}, {engine}", table)
     if any(parameter.spec.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
     if any(parameter.spec.changes_stream for parameter in resolved.parameters):
         print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
-        show("", Text("not offered", style="bold"), labelled(_dropped(resolved)), width=140)
+        show("", Text("not offered", style="bold"), labelled(_dropped(resolved)))
     named = {name: f"{known.note} [{known.source}]" for name, known in resolved.named.items()}
     recipes = resolved.recipes
     tried = [(name, named.pop(name)) for name, reason in recipes.items() if reason is None]
     named |= {name: f"recipe: {reason}. {named[name]}" for name, reason in recipes.items() if reason is not None}
     if tried:
         title = f"recipes, which a study with the load of {choice.preset} measures first; --no-recipes leaves them out"
-        show("", Text(title, style="bold"), labelled(tried), width=140)
+        show("", Text(title, style="bold"), labelled(tried))
     if named:
-        show("", Text("named configurations, for --enqueue", style="bold"), labelled([*named.items()]), width=140)
+        show("", Text("named configurations, for --enqueue", style="bold"), labelled([*named.items()]))
 
 
 def install(folder: Path, tiny_model: Path | None, *, cpu: bool) -> None:

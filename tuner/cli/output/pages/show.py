@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from records.trials import TrialRecord
+from tuner.cli.arguments import command
 from tuner.cli.output.pages.optimize import conclusion_parts
 from tuner.cli.output.pages.studies import sorted_trials, trials_table
 from tuner.cli.output.parts import FittedTable, ShellCommand, show
@@ -31,7 +32,6 @@ from tuner.use_cases.stored import StoredStudy, read_study
 _LEADERS = 3
 """Trials that are shown of a study without a conclusion."""
 
-WIDTH = 160
 _WEIGHED = 5
 """Trials that are shown under other weights."""
 
@@ -71,7 +71,7 @@ def _print_front(stored: StoredStudy, metrics: list[str], *, as_json: bool, csv:
     else:
         parts = _front_parts(found.points, stored, found.reference_name)
         title = f"{stored.title}: the front of {', '.join(found.metrics)}"
-        show(title, *parts, *price_lines(found.metrics, [stored.price]), width=WIDTH)
+        show(title, *parts, *price_lines(found.metrics, [stored.price]))
 
 
 def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool) -> None:
@@ -84,7 +84,7 @@ def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool)
         print(json.dumps({**stored.document, **weights, "trials": rows}, indent=1))
     else:
         metrics = [objective.partition(":")[0] for objective in found.objectives]
-        show(*_weighed_parts(found, stored), *price_lines(metrics, [stored.price]), width=WIDTH)
+        show(*_weighed_parts(found, stored), *price_lines(metrics, [stored.price]))
 
 
 def _rounds(rounds: int) -> str:
@@ -151,9 +151,10 @@ def _weighed_parts(found: ByWeights, stored: StoredStudy) -> list[RenderableType
     again = next((each for each in found.trials if each.score.rounds), None)
     if again is not None and again.number != best.number:
         lines.append(Text(f"of the trials that were measured again, trial {again.number} is the best"))
+    export = command("study", "export", stored.record.name, "--trial", str(best.number))
     after = [
         Text(f"score 1 is that of {found.reference_name}"),
-        Text(f"export it: tuner study export --trial {best.number}"),
+        Text(f"export it: {export}", no_wrap=True, overflow="ignore"),
     ]
     return [*lines, Text(""), FittedTable(table), *after]
 

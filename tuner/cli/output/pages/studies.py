@@ -19,7 +19,7 @@ from rich.text import Text
 from records.metrics import Direction, metric
 from records.trials import Cut, Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from storage import open_store
-from tuner.cli.output.parts import PLAIN_WIDTH, Rows, fill_trials, labelled, new_table, show, width_of
+from tuner.cli.output.parts import FittedTable, Rows, fill_trials, labelled, new_table, show, width_of
 from tuner.errors import UserError
 from tuner.results import text
 from tuner.results.conclusion import ITL, LATENCIES, price_lines
@@ -29,7 +29,6 @@ from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.stored import StoredStudy, read_study
 
 _SCORE, _NUMBER = "score", "number"
-_PLAIN_WIDTH = 140
 _HOLES = 8
 """Dropped numbers that the note below the table names."""
 
@@ -65,12 +64,11 @@ def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    table = new_table()
-    for name in ("study", "provenance", "created (UTC)", "model, hardware", "trials", "conclusion"):
-        table.add_column(name, justify="right" if name == "trials" else "left", no_wrap=name == "trials")
+    names = ("study", "provenance", "created (UTC)", "model, hardware", "trials", "conclusion")
+    table = text.grid(*names, left=tuple(name for name in names if name != "trials"))
     for row in rows:
         again = f" + {row['remeasurements']}" if row["remeasurements"] else ""
-        table.add_row(
+        table.add(
             row["study"],
             row["provenance"],
             row["created_at"][:16].replace("T", " "),
@@ -78,7 +76,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
             f"{row['trials']}{again}",
             row["reason"] or "none yet",
         )
-    show(table, width=140)
+    show(FittedTable(table))
     if any(row["remeasurements"] for row in rows):
         print("trials: those of the search + measurements of finalists in the rounds")
 
@@ -158,16 +156,14 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
         names.insert(0, sort)
     if ITL not in names and any(trial.outcome and trial.outcome.metric(ITL) is not None for trial in found):
         names.append(ITL)
-    table = trials_table(stored, found, names, _PLAIN_WIDTH)
-    show(stored.title, table, *price_lines(names, [stored.price]), *_notes(stored), width=_PLAIN_WIDTH)
+    table = trials_table(stored, found, names)
+    show(stored.title, table, *price_lines(names, [stored.price]), *_notes(stored))
 
 
-def trials_table(
-    stored: StoredStudy, trials: Sequence[TrialRecord], metrics: Sequence[str], plain_width: int = PLAIN_WIDTH
-) -> Table:
-    """Return a table of trials with these metrics; `plain_width` is its width where there is no terminal."""
+def trials_table(stored: StoredStudy, trials: Sequence[TrialRecord], metrics: Sequence[str]) -> Table:
+    """Return a table of trials with these metrics."""
     table = new_table()
-    fill_trials(table, trials, metrics, stored.defaults, width_of(plain_width), whole=True)
+    fill_trials(table, trials, metrics, stored.defaults, width_of(), whole=True)
     return table
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from records.trials import Failure, TrialKind, TrialRecord
+from tuner.cli.arguments import command
 from tuner.cli.output.parts import fill_trials
 from tuner.cli.output.progress import lines
 from tuner.cli.output.progress.lines import opening_lines
@@ -103,7 +104,7 @@ class LiveView:
 def picture(progress: Progress, width: int, height: int) -> RenderableType:
     """Return the view for a terminal of that many columns and lines."""
     if progress.mlflow is not None and progress.mlflow.waiting:
-        return Group(_header(progress), *_waiting(progress.mlflow, width))
+        return Group(_header(progress), *_waiting(progress.mlflow, progress.spec.name, width))
     workers = [] if progress.simulated else _workers(progress)
     room = max(height - _FIXED_LINES - len(workers), 2)
     parts: list[RenderableType] = [_header(progress), _bar(progress, width), _times(progress), Text("")]
@@ -215,9 +216,9 @@ def _footer(progress: Progress, width: int) -> list[RenderableType]:
     return rows
 
 
-def _waiting(status: SyncStatus, width: int) -> list[RenderableType]:
+def _waiting(status: SyncStatus, study: str, width: int) -> list[RenderableType]:
     """Return the view after the study's end, while MLflow gets the last trials."""
-    hint = Text("Ctrl-C skips the wait; `tuner study sync` logs the rest later", style="dim")
+    hint = Text(skip_hint(study), style="dim")
     return [_bar_line("MLflow", status.logged, status.finished, lines.sync_line(status), width), hint]
 
 
@@ -228,7 +229,10 @@ STEP = 10
 SUMMARY_S = 2.0
 """Seconds after which the wait for the study's summary in MLflow is shown."""
 
-SKIP_HINT = " (Ctrl-C skips the wait, `tuner study sync` logs the rest)"
+
+def skip_hint(study: str) -> str:
+    """Return how the wait for MLflow is skipped."""
+    return f"Ctrl-C skips the wait, `{command('study', 'sync', study)}` logs the rest"
 
 
 def to_stderr(line: str) -> None:
@@ -292,7 +296,8 @@ class PlainView:
         self.progress.mlflow = status
         if status.waiting and not status.complete and status.logged >= self._reported + STEP:
             self._reported = status.logged
-            self._write(lines.sync_line(status) + (SKIP_HINT if not status.logged else ""))
+            hint = "" if status.logged else f" ({skip_hint(self.progress.spec.name)})"
+            self._write(f"{lines.sync_line(status)}{hint}")
         if status.waiting and status.complete:
             self._show_wait_for_summary(status)
 
@@ -302,7 +307,7 @@ class PlainView:
             self._all_logged_since = self._monotonic()
         elif self._monotonic() - self._all_logged_since > SUMMARY_S:
             self._all_logged_since = math.inf
-            self._write(lines.sync_line(status) + SKIP_HINT)
+            self._write(f"{lines.sync_line(status)} ({skip_hint(self.progress.spec.name)})")
 
     def close(self) -> None:
         """Do nothing."""

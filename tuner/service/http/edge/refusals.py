@@ -1,8 +1,7 @@
-"""Refused requests and log-ins in the audit log, in so many lines that a stranger cannot fill the database."""
+"""Refused requests and log-ins in the audit log, in so few lines that a stranger cannot fill the database."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from storage.service.records import AuditEntry
 from storage.service.store import ServiceStore
 from tuner.service.http.access import SAFE, Caller
 from tuner.service.http.edge.connections import network_of
-from tuner.service.http.edge.rates import HEALTH, LOGGING_IN, MOST_BUCKETS, Rate, Rates
+from tuner.service.http.edge.rates import HEALTH, LOGGING_IN, Rate, Rates
 from tuner.service.http.problems import Problem
 
 REFUSED = frozenset({401, 403, 421, 429})
@@ -28,9 +27,6 @@ LINES = Rate(1 / 60, 20)
 
 LINES_OF_STRANGERS = Rate(1 / 30, 500)
 """Lines of all addresses without a valid token."""
-
-FLUSH_S = 60.0
-"""Seconds between two looks for requests that have no line yet."""
 
 _LONGEST = 200
 
@@ -49,16 +45,14 @@ class _Who:
 
 
 class Refusals:
-    """Writes a line for each refused request and each log-in, as far as the rates allow.
+    """Writes a line for each refused request and each log-in, as far as the rates allow; `/metrics` counts all.
 
-    A line says how many requests of the same owner or address came without a line before it. What is left over gets a
-    line of its own within a minute or so. It belongs to the thread of its loop.
+    It belongs to the thread of its loop.
     """
 
     def __init__(self, store: ServiceStore, clock: Callable[[], datetime], rates: Rates | None = None) -> None:
         self._store, self._clock = store, clock
         self._rates = Rates() if rates is None else rates
-        self._left_out: dict[str, tuple[_Who, int]] = {}
 
     async def note(self, scope: Scope, status: int) -> None:
         """Write the line of an answer, if it needs one."""
@@ -72,36 +66,15 @@ class Refusals:
         who = _Who(address) if caller is None else _Who(address, caller.token, caller.owner)
         if self._may_write(who):
             await self._write(who, *_named(scope, is_log_in=is_log_in), status, _rule_of(problem))
-        else:
-            self._leave_out(who)
-
-    async def run(self) -> None:
-        """Write lines for requests that have none, until the task is cancelled."""
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Write lines for requests that have none, as far as the rates allow."""
-        for who, _ in list(self._left_out.values()):
-            if self._may_write(who):
-                await self._write(who, "requests", "", None, {})
 
     def _may_write(self, who: _Who) -> bool:
         if self._rates.wait((who.key, LINES)) is not None:
             return False
         return who.owner is not None or self._rates.wait(("", LINES_OF_STRANGERS)) is None
 
-    def _leave_out(self, who: _Who) -> None:
-        _, count = self._left_out.pop(who.key, (who, 0))
-        self._left_out[who.key] = who, count + 1
-        if len(self._left_out) > MOST_BUCKETS:
-            del self._left_out[next(iter(self._left_out))]
-
-    async def _write(self, who: _Who, action: str, resource: str, status: int | None, rule: Mapping[str, Any]) -> None:
-        _, left_out = self._left_out.pop(who.key, (who, 0))
-        detail = {"address": who.address, "status": status, "left_out": left_out, **rule}
-        result = "refused" if status is None or status >= 400 else "done"
+    async def _write(self, who: _Who, action: str, resource: str, status: int, rule: Mapping[str, Any]) -> None:
+        detail = {"address": who.address, "status": status, **rule}
+        result = "refused" if status >= 400 else "done"
         given = {name: value for name, value in detail.items() if value}
         entry = AuditEntry(self._clock(), who.token, who.owner, action, resource, result, given)
         with suppress(StorageError):  # the answer stands without its line

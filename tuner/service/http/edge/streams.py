@@ -12,7 +12,7 @@ from datetime import datetime
 from fastapi.concurrency import run_in_threadpool
 
 from storage.errors import StorageError
-from storage.service.records import Event, EventPosition
+from storage.service.records import Event
 from storage.service.store import ServiceStore
 from tuner.service.http.access import caller_of
 from tuner.service.http.problems import Problem
@@ -65,10 +65,10 @@ class Stream:
 
     def take(self, number: int) -> list[Event] | None:
         """Return the new events after a number and forget them; None if one may be missing, so that all are read."""
-        fresh, self.fresh = self.fresh, []
-        new = sorted({event.number: event for event in fresh if event.number > number}.items())
-        complete = [each for each, _ in new] == list(range(number + 1, number + 1 + len(new)))
-        return [event for _, event in new] if fresh and complete else None
+        fresh, self.fresh = self.fresh, []  # numbers in a row
+        if not fresh or fresh[0].number > number + 1:
+            return None
+        return [event for event in fresh if event.number > number]
 
     def end(self) -> None:
         """Let the stream end."""
@@ -95,7 +95,7 @@ class Streams:
         happened: Callable[[Sequence[Event]], None] = lambda _: None,
     ) -> None:
         self._store, self._clock, self._happened = store, clock, happened
-        self._position: EventPosition | None = None
+        self._numbers: dict[str, int] = {}
         self._open: dict[str, set[Stream]] = defaultdict(set)
         self._tasks: list[asyncio.Task[None]] = []
         self.closed = False
@@ -144,16 +144,31 @@ class Streams:
 
     async def _read(self) -> None:
         while True:
-            try:
-                found, self._position = await run_in_threadpool(self._store.new_events, self._position, PAGE)
-            except StorageError:
-                found = []
-            self._happened(found)
-            for event in found:
-                for stream in self._open.get(event.submission, ()):
-                    stream.add(event)
-            if len(found) < PAGE:
-                await asyncio.sleep(POLL_S)
+            with suppress(StorageError):
+                await self._read_new()
+            await asyncio.sleep(POLL_S)
+
+    async def _read_new(self) -> None:
+        """Read the events since the last read; those before the first read of a study are left to its streams."""
+        last = await run_in_threadpool(self._store.last_events, {*self._numbers, *self._open})
+        for study, (number, _) in last.items():
+            before = self._numbers.get(study)
+            if before is None or before > number:  # it is new, or a later one of that name
+                self._numbers[study] = number
+                for stream in self._open.get(study, ()):
+                    stream.wake.set()
+                continue
+            while before < number:
+                found = await run_in_threadpool(self._store.events_after, study, before, PAGE)
+                if not found:
+                    break
+                before = self._numbers[study] = found[-1].number
+                self._happened(found)
+                for stream in self._open.get(study, ()):
+                    for event in found:
+                        stream.add(event)
+        gone = {study for study in self._numbers if last.get(study, (0, True))[1] and study not in self._open}
+        self._numbers = {study: number for study, number in self._numbers.items() if study not in gone}
 
     async def _check(self) -> None:
         while True:

@@ -16,7 +16,7 @@ MOST_TRIALS = 10_000
 """Trials of one optimization; a process reads all of them before its first suggestion."""
 
 LARGEST_SPACE = 65_536
-"""Bytes of a search space. Optuna reads those of all optimizations for a list."""
+"""Bytes of a search space. Optuna reads those of all optimizations to count an owner's."""
 
 METRIC = r"^[A-Za-z_][A-Za-z0-9_.:/%-]{0,99}$"
 
@@ -68,19 +68,12 @@ class NewOptimization(Body):
     lost_after_s: Annotated[
         float, Field(ge=10, le=7 * 86400, description="seconds without a sign of a client until others get its trials")
     ] = 600.0
-    shared: Annotated[bool, Field(description="whether every token may read it")] = False
 
     @field_validator("space")
     @classmethod
     def _check_space(cls, space: str | dict[str, Any]) -> str | dict[str, Any]:
-        if (
-            len(
-                space.encode()
-                if isinstance(space, str)
-                else json.dumps(space, allow_nan=False, ensure_ascii=False).encode()
-            )
-            > LARGEST_SPACE
-        ):
+        text = space if isinstance(space, str) else json.dumps(space, allow_nan=False, ensure_ascii=False)
+        if len(text.encode()) > LARGEST_SPACE:
             raise ValueError(f"a space has at most {LARGEST_SPACE:,} bytes")
         return space
 
@@ -91,12 +84,6 @@ class Optimization(NewOptimization):
     id: str
     owner: str
     created_at: datetime
-
-
-class OptimizationChange(Body):
-    """What may be changed of an optimization."""
-
-    shared: bool
 
 
 class SuggestBody(Body):
@@ -151,13 +138,6 @@ class OptimizationView(Optimization):
     active: int
     succeeded: int
     infeasible: int
-
-
-class OptimizationsPage(BaseModel):
-    """A page of optimizations, the newest first. `next` is the `after` of the next page; null on the last one."""
-
-    optimizations: list[Optimization]
-    next: int | None
 
 
 class BestView(BaseModel):

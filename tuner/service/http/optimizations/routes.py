@@ -1,4 +1,4 @@
-"""The requests about optimizations: create, list, read, share, delete, suggest, complete, and the best trial."""
+"""The requests about optimizations: create, read, delete, suggest, complete, and the best trial."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from tuner.service.http.access import Known, User, log_action
@@ -17,8 +17,6 @@ from tuner.service.http.optimizations.models import (
     CompleteBody,
     NewOptimization,
     Optimization,
-    OptimizationChange,
-    OptimizationsPage,
     OptimizationView,
     SuggestBody,
     Suggestion,
@@ -45,71 +43,43 @@ def create(body: NewOptimization, who: User, context: Context, response: Respons
     return found
 
 
-@router.get("")
-def optimizations(
-    who: Known,
-    context: Context,
-    after: Annotated[int | None, Query(ge=0)] = None,
-    limit: Annotated[int, Query(ge=1, le=50)] = 20,
-) -> OptimizationsPage:
-    """Return the optimizations that the caller may read, the newest first."""
-    return context.optimizations.page(who.reads_as, after, limit)
+def _own(id: str, who: Known, context: Context) -> Optimization:
+    """Return the caller's optimization, of admins anybody's.
 
-
-def _readable(id: str, who: Known, context: Context) -> Optimization:
+    Raises:
+        Problem: 404 if there is none, or it is another owner's.
+    """
     found = context.optimizations.find(id)
-    if found is None or not who.may_read(found):
+    if found is None or not who.may_change(found.owner):
         raise not_found("optimization", id, hides=found is not None)
     return found
 
 
-Readable = Annotated[Optimization, Depends(_readable)]
-
-
-def _changeable(who: User, found: Readable) -> Optimization:
-    who.check_change("optimization", found)
+def _changed(who: User, found: Annotated[Optimization, Depends(_own)]) -> Optimization:
     return found
 
 
-Changeable = Annotated[Optimization, Depends(_changeable)]
+Own = Annotated[Optimization, Depends(_own)]
+Changed = Annotated[Optimization, Depends(_changed)]
 
 
 @router.get("/{id}:best")
-def best(found: Readable, context: Context) -> BestView:
+def best(found: Own, context: Context) -> BestView:
     """Return the best feasible trial and the front."""
     return context.optimizations.best(found.id)
 
 
 @router.get("/{id}")
-def optimization(found: Readable, context: Context) -> OptimizationView:
+def optimization(found: Own, context: Context) -> OptimizationView:
     """Return one optimization."""
     return context.optimizations.view(found.id)
 
 
-@router.patch("/{id}")
-def change(found: Changeable, body: OptimizationChange, who: User, context: Context) -> OptimizationView:
-    """Change who may read an optimization."""
-    changed = context.optimizations.share(found.id, body.shared)
-    log_action(context, who, "change optimization", found.id, "done")
-    return changed
-
-
 @router.delete("/{id}", status_code=204)
-def delete(found: Changeable, who: User, context: Context) -> None:
+def delete(found: Changed, who: User, context: Context) -> None:
     """Delete an optimization with its trials."""
     context.optimizations.delete(found.id)
     log_action(context, who, "delete optimization", found.id, "done")
-
-
-@router.get("/{id}/trials")
-def trials(
-    found: Readable,
-    context: Context,
-    after: Annotated[int, Query(ge=-1)] = -1,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-) -> list[TrialView]:
-    """Return trials whose number is above `after`, by number, at most `limit`."""
-    return context.optimizations.trials(found.id, after, limit)
 
 
 async def _in_turn(request: Request, operation: Callable[[], T]) -> T:
@@ -119,14 +89,14 @@ async def _in_turn(request: Request, operation: Callable[[], T]) -> T:
 
 
 @router.post("/{id}:suggest")
-async def suggest(found: Changeable, body: SuggestBody, context: Context, request: Request) -> Suggestion:
+async def suggest(found: Changed, body: SuggestBody, context: Context, request: Request) -> Suggestion:
     """Return the client's trials; if they are fewer than `count`, also those of lost clients and new ones."""
     return await _in_turn(request, lambda: context.optimizations.suggest(found.id, body.client_id, body.count))
 
 
 @router.post("/{id}/trials/{number}:complete")
 async def complete(
-    found: Changeable,
+    found: Changed,
     number: Annotated[int, Path(ge=0, lt=2**31)],
     body: CompleteBody,
     context: Context,

@@ -26,7 +26,6 @@ from tuner.service.http.optimizations.models import (
     ClientTrialState,
     CompleteBody,
     Optimization,
-    OptimizationsPage,
     OptimizationState,
     OptimizationView,
     Suggestion,
@@ -105,7 +104,8 @@ class Optimizations:
         return self.view(asked.id), known is None
 
     def _create(self, asked: Optimization, proposer: Proposer) -> None:
-        if sum(each.owner == asked.owner for _, each in self._all()) >= MOST_OWNED:
+        owners = [each.user_attrs.get(_ASKED, {}).get("owner") for each in self._storage.get_all_studies()]
+        if owners.count(asked.owner) >= MOST_OWNED:
             rule = f"{asked.owner} has {MOST_OWNED} optimizations, and that is the most"
             raise SettingError("id", asked.id, rule, "delete some first")
         try:
@@ -113,12 +113,6 @@ class Optimizations:
         except optuna.exceptions.DuplicatedStudyError:  # its creation was interrupted, or it is not the service's
             raise _taken(asked.id) from None
         self._storage.set_study_user_attr(number, _ASKED, asked.model_dump(mode="json"))
-
-    def _all(self) -> list[tuple[int, Optimization]]:
-        """Return all optimizations with the numbers of their studies, the oldest first."""
-        studies = [each for each in self._storage.get_all_studies() if each.study_name.startswith(PREFIX)]
-        attributes = [(each._study_id, each.user_attrs.get(_ASKED)) for each in studies]
-        return [(number, Optimization.model_validate(each)) for number, each in attributes if each is not None]
 
     def _find(self, id: str) -> tuple[int, Optimization] | None:
         try:
@@ -147,39 +141,11 @@ class Optimizations:
         with self._service.turn("optimization", id), database_errors():
             yield
 
-    @contextmanager
-    def _reading(self, id: str) -> Iterator[None]:
-        """Read an optimization without a turn.
-
-        Raises:
-            Problem: 404 if it was deleted meanwhile; Optuna raises KeyError then.
-        """
-        with database_errors():
-            try:
-                yield
-            except KeyError:
-                self._found(id)
-                raise
-
     @database_errors()
     def find(self, id: str) -> Optimization | None:
         """Return an optimization; None if there is none of that id."""
         found = self._find(id)
         return None if found is None else found[1]
-
-    @database_errors()
-    def page(self, readable_by: str | None, after: int | None, limit: int) -> OptimizationsPage:
-        """Return a page of optimizations, the newest first.
-
-        Args:
-            readable_by: only this owner's and shared ones; None: all.
-            after: `next` of the page before; None: the first page.
-            limit: the most optimizations of the page.
-        """
-        readable = [each for each in reversed(self._all()) if readable_by in (None, each[1].owner) or each[1].shared]
-        page = [each for each in readable if after is None or each[0] < after]
-        following = page[limit - 1][0] if len(page) > limit else None
-        return OptimizationsPage(optimizations=[each for _, each in page[:limit]], next=following)
 
     def view(self, id: str) -> OptimizationView:
         """Return an optimization with the numbers of its trials.
@@ -187,34 +153,21 @@ class Optimizations:
         Raises:
             Problem: 404 if there is none.
         """
-        with self._reading(id):
+        with self._turn(id):
             asked, open_ = self._of(id)
             trials = open_.trials()
             states = [_state_of(each) for each in trials]
             counts = {state.value.lower(): states.count(state) for state in ClientTrialState}
             return OptimizationView(**asked.model_dump(), **counts, state=_state(asked, trials))
 
-    def share(self, id: str, shared: bool) -> OptimizationView:
-        """Let every token read an optimization, or only its owner's."""
-        with self._turn(id):
-            number, asked = self._found(id)
-            changed = asked.model_copy(update={"shared": shared})
-            self._storage.set_study_user_attr(number, _ASKED, changed.model_dump(mode="json"))
-        return self.view(id)
-
     def delete(self, id: str) -> None:
         """Delete an optimization with its trials."""
         with self._turn(id):
             self._storage.delete_study(self._found(id)[0])
 
-    def trials(self, id: str, after: int, limit: int) -> list[TrialView]:
-        """Return trials whose number is above `after`, by number."""
-        with self._reading(id):
-            return [_view(each) for each in self._of(id)[1].trials()[after + 1 :][:limit]]
-
     def best(self, id: str) -> BestView:
         """Return the best feasible trial and the front; of equal ones the earliest."""
-        with self._reading(id):
+        with self._turn(id):
             _, open_ = self._of(id)
             return _best(open_.trials(), open_.proposer.objectives)
 

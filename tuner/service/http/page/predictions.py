@@ -19,9 +19,9 @@ from search_spaces import known_hardware, known_models, list_price
 from tuner.errors import SettingError
 from tuner.export.formats.registry import names
 from tuner.observers.host_learning import learned_in
+from tuner.service.asked.check import check_traffic
 from tuner.service.asked.contents import read_only
 from tuner.service.asked.settings import FILES, described, schema
-from tuner.service.asked.traffic import check_traffic
 from tuner.service.http.access import Caller, Known, User
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import Body, NewStudy

@@ -99,6 +99,6 @@ function drawAudit(place, actions) {
 }
 
 function result(action) {
-  const why = [action.status, action.field, action.left_out && `${action.left_out} more before`].filter(Boolean).join(", ");
+  const why = [action.status, action.field].filter(Boolean).join(", ");
   return why ? `${action.result} (${why})` : action.result;
 }

@@ -1,4 +1,4 @@
-"""The page of `tuner study report`: what it wrote."""
+"""The pages of `tuner study export` and `tuner study report`: the files that they wrote."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import os
 from pathlib import Path
 
 from tuner.cli.from_server import open_client
+from tuner.export.formats.registry import formats
 from tuner.owner import free_path
 from tuner.use_cases.bundle import write_bundle
 from tuner.use_cases.bundle_check import check_bundle
-from tuner.use_cases.files import latest
+from tuner.use_cases.files import export, latest
 from tuner.use_cases.report.page import report
+
+
+def print_export(study: str | None, trial: int | None, output: Path | None, storage: str | None, form: str) -> None:
+    """Write a trial in a deployment format; see `export`."""
+    first, *others = export(study, trial, output, storage, form)
+    what = formats()[form].what if form in formats() else "a bash script"
+    print(f"wrote {first}, {what}" + "".join(f", and {each}" for each in others))
 
 
 def print_report(studies: list[str], output: Path | None, storage: str | None) -> None:

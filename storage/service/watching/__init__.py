@@ -1,1 +1,0 @@
-"""Figures of the queue, for those who watch a service."""
