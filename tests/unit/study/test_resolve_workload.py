@@ -310,7 +310,7 @@ def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
         traffic(json_schema=schema)
 
 
-def test_a_workload_with_both_is_read_as_it_is_stored() -> None:
+def test_adapters_and_a_schema_are_stored() -> None:
     both = traffic(adapters=["sql"], json_schema=SCHEMA)
     assert Traffic.model_validate_json(both.model_dump_json()) == both
 
