@@ -15,6 +15,7 @@ and the interval is mean of y +- t(0.975, k (R - 1)) * s / sqrt(R).
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,7 +115,11 @@ def _check_measured(study: StudyRecord, trials: Sequence[TrialRecord], names: Se
     for name in names:
         if all(outcome.metric(name) is None for outcome in outcomes):
             rule = f"no trial of study {study.name!r} has this metric"
-            raise SettingError("objective", name, rule, "see `tuner study trials` for those that it has")
+            raise SettingError("objective", name, rule, f"{_see_trials(study)} for those that it has")
+
+
+def _see_trials(study: StudyRecord) -> str:
+    return f"see `tuner study trials {shlex.quote(study.name)}`"
 
 
 def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, str]:
@@ -125,7 +130,7 @@ def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, 
         first = next(iter(feasible(trials)), None)
         record = next((r for r in trials if r.number == first and not r.round), None)
     if record is None or not feasible(trials):
-        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; see `tuner study trials`")
+        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; {_see_trials(study)}")
     return record.number, f"{name_of(record)} (#{record.number})"
 
 

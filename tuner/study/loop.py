@@ -469,11 +469,11 @@ class TimeLimit:
         if self.timeout_s is None:
             return False
         loop = self.loop
-        expected = expected_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
-        reserve = min(expected, _LARGEST_RESERVE * self.timeout_s)
-        if expected > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
+        longest = longest_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
+        reserve = min(longest, _LARGEST_RESERVE * self.timeout_s)
+        if longest > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
             self._noted_s = reserve
-            self.observer.note(_reserve_note(self.timeout_s, reserve, expected))
+            self.observer.note(_reserve_note(self.timeout_s, reserve, longest))
         return self._elapsed_s() + reserve >= self.timeout_s
 
     def is_over(self) -> bool:
@@ -484,14 +484,14 @@ class TimeLimit:
         return self.clock.monotonic() - self.began
 
 
-def _reserve_note(timeout_s: float, reserve_s: float, expected_s: float) -> str:
+def _reserve_note(timeout_s: float, reserve_s: float, longest_s: float) -> str:
     """Return the reserve, and how it comes about if it is the largest one."""
     text = (
         f"time limit {_duration(timeout_s)}: the search ends {_duration(reserve_s)} before it, "
         "which are reserved for the confirmation"
     )
-    if reserve_s < expected_s:
-        text += f"; it is expected to take {_duration(expected_s)}, and half of the limit is the most that is reserved"
+    if reserve_s < longest_s:
+        text += f"; it may take {_duration(longest_s)}, and half of the limit is the most that is reserved"
     return text
 
 
@@ -502,15 +502,15 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def expected_confirmation_s(
+def longest_confirmation_s(
     spec: StudySpec, trial_seconds: Sequence[float], benchmark_seconds: Sequence[float], slots: int
 ) -> float:
-    """Return the expected seconds of the confirmation, from the seconds of each trial so far and of all its benchmarks.
+    """Return the seconds that the confirmation may take, from the seconds of each trial so far and of its benchmarks.
 
     One measurement takes the median time of a trial outside its benchmarks plus the median time of its benchmarks times
     `spec.round_cost`. Rounds run side by side on `slots` workers. Fixed rounds measure the finalists and the reference.
     The test with smaller forms (`scoring.sequential`) may take as many measurements as half of the search; before each
-    look, one is expected to be the trial of a new form, and the others to be rounds of as many configurations.
+    look, one counts as the trial of a new form, and the others as rounds of as many configurations.
     """
     confirmation, rounds = spec.confirmation, spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:

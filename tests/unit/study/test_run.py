@@ -18,7 +18,7 @@ from tuner.sampler.prior import Prediction
 from tuner.settings.study import AUTO, RESIDUAL, TPE
 from tuner.specs import TrialSpec
 from tuner.study import learned_prior
-from tuner.study.loop import expected_confirmation_s
+from tuner.study.loop import longest_confirmation_s
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
 from tuner.study.specification.spec import Enqueued, ServerSettings, difference, with_stored_settings
@@ -152,8 +152,8 @@ def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], 
     own = {name: value for name, value in changes.items() if name != "trials"}
     spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **own)
     seconds, benchmarks = ([*([each] * (trials - 1)), slow] for each, slow in ((60.0, 100.0), (20.0, 60.0)))
-    assert expected_confirmation_s(spec, seconds, benchmarks, slots) == pytest.approx(expected)
-    assert expected_confirmation_s(spec, [], [], slots) == 0
+    assert longest_confirmation_s(spec, seconds, benchmarks, slots) == pytest.approx(expected)
+    assert longest_confirmation_s(spec, [], [], slots) == 0
 
 
 def test_budget_counts_the_defaults_and_named_trials(bench: Bench) -> None:
