@@ -204,7 +204,7 @@ def test_a_changed_premise_is_one_short_line(tmp_path: Path) -> None:
     assert printed.code == 2
     assert printed.err == (
         "tuner: --study 's': the study of this name has another model ('Qwen/Qwen2.5-0.5B' -> 'Qwen/Qwen2.5-1.5B'), "
-        "device (['Tesla T4'] -> ['NVIDIA H100 80GB HBM3']), workload (input_len: 512 -> 99) and 4 more; "
+        "device (Tesla T4 -> NVIDIA H100 80GB HBM3), workload (input_len: 512 -> 99) and 4 more; "
         "give the same settings, or another name\n"
     )
 
@@ -212,7 +212,7 @@ def test_a_changed_premise_is_one_short_line(tmp_path: Path) -> None:
 def test_the_order_of_differences() -> None:
     old = {"space": {"parameters": [1]}, "slos": ["a"], "workload": {"input_len": 1, "users": 1}}
     new = {"space": {"parameters": [2]}, "slos": ["b"], "workload": {"input_len": 2, "users": 2}}
-    assert summary_of(difference(old, new)) == "workload (input_len: 1 -> 2), SLOs (['a'] -> ['b']), search space"
+    assert summary_of(difference(old, new)) == "workload (input_len: 1 -> 2), SLOs (a -> b), search space"
 
 
 def test_a_second_study_in_a_folder_keeps_the_script_of_the_first(tmp_path: Path) -> None:

@@ -326,9 +326,7 @@ def test_another_command_does_not_continue_a_study(bench: Bench) -> None:
     bench.run(peak_at_16, trials=3, confirm_rounds=0, server=replace(server, folder="/other"))
     with pytest.raises(UserError) as caught:
         bench.run(peak_at_16, trials=4, server=replace(server, command=("serve", "{port}", "{flags}")))
-    assert "another server setting (command: ['serve', '{port}'] -> ['serve', '{port}', '{flags}'])" in str(
-        caught.value
-    )
+    assert "another server setting (command: serve, {port} -> serve, {port}, {flags})" in str(caught.value)
 
 
 def test_the_content_of_a_workload_file_is_part_of_the_premise(bench: Bench) -> None:

@@ -280,7 +280,10 @@ def _part_of(line: str) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        text = ", ".join(value) or "none"
+    else:
+        text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
