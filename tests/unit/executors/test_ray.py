@@ -38,10 +38,10 @@ if number <= FAILURES:
 """
 ENDS = """
 if number == 1:
-    subprocess.Popen([programs / "raylet", "600"])
-    subprocess.Popen([programs / "NAME", "SECONDS"])
+    kept = [subprocess.Popen([programs / "raylet", "600"]), subprocess.Popen([programs / "NAME", "SECONDS"])]
     time.sleep(600)
 """
+"""Both objects are kept, as Ray keeps its own: one that is dropped takes the exit code of a process that has ended."""
 
 
 class Heads:
