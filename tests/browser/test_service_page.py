@@ -65,6 +65,7 @@ def preview(person: Walk) -> None:
     page.fill("[name=slo]", "p99_ttft_ms<1\np99_tpot_ms<50")
     page.click("button:text-is('preview')")
     person.see("Predicted, not measured: vLLM 0.15.1 serving Qwen/Qwen2.5-0.5B on one Tesla T4.")
+    page.click("summary:has-text('Ruled out: ')")
     person.see("bfloat16 needs compute capability 8.0, Tesla T4 has 7.5")
     assert page.locator(".badge.missed").count() == 1
     assert page.locator(".badge.met").count() == 1
