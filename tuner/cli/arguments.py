@@ -1,4 +1,4 @@
-"""The arguments of the command itself: without their secrets, and what another command has to repeat."""
+"""The arguments of the command itself: hide their secrets, and repeat those that say where studies are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def without_secrets(words: Sequence[str]) -> list[str]:
 
 
 def command(*words: str) -> str:
-    """Return a command of `tuner` to paste, with the words of this one that say where its studies are."""
+    """Return a command of `tuner` to paste, with this command's options that say where studies are."""
     given = without_secrets(sys.argv[1:])
     places = [word for pair in itertools.pairwise(given) if pair[0] in PLACES for word in pair]
     places += [word for word in given if word == INSECURE or word.startswith(tuple(f"{each}=" for each in PLACES))]

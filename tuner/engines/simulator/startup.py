@@ -99,16 +99,17 @@ def kernel_key(config: ServeConfig) -> tuple[Hashable, ...]:
 class FrontEnd:
     """The processor of the API servers, which reads requests and sends tokens.
 
-    Tokens are sent first: those of a step are ready together, and those of the step before have left. Requests are
-    read in the time between, which they share equally, because reading one takes several turns of the event loop.
+    Tokens have priority: an API server sends those of a step without a pause, and those of the next step after them.
+    Requests are read while no tokens are sent. They share this time equally, because reading a request takes several
+    turns of the event loop.
 
     Internally, time is measured in attained service: the seconds of work that each request in work has had since the
     start. A request leaves when the attained service reaches the value at some request's arrival plus that one's work:
     the times are those of processor sharing, and the requests take them in the order of arrival.
 
     Attributes:
-        next_s: when the next request reaches the engine, if before no other arrives and no step ends; infinity if none
-            is in work.
+        next_s: when the next request reaches the engine, unless another arrives or a step ends before that; infinity if
+            none is in work.
     """
 
     def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
@@ -121,7 +122,7 @@ class FrontEnd:
         self._requests: deque[SimulatedRequest] = deque()
         self._attained = self._now = 0.0
         self._sending: deque[tuple[float, float]] = deque()
-        """Begin and end of the stretches of sending that `_attained` does not include, in order, apart."""
+        """Begin and end of each stretch of sending after `_now`, in order and without overlap."""
         self._sending_until = 0.0
         self.next_s = math.inf
 
@@ -147,7 +148,7 @@ class FrontEnd:
         return self._requests.popleft()
 
     def _advance(self, until: float) -> None:
-        """Attain the service up to a time, and up to the end of a stretch of sending that has begun by then."""
+        """Add the service up to a time. A stretch of sending that has begun by then is passed to its end."""
         share = 1 / len(self._in_work) if self._in_work else 0.0
         while self._sending and self._sending[0][0] < until:
             begin, end = self._sending.popleft()

@@ -39,7 +39,7 @@ LATENCIES = ("p95_ttft_ms", "p95_tpot_ms", "p95_e2el_ms")
 LEAST_GAIN = 1.05
 """A recipe is added if the server then holds this multiple of the rate."""
 SLOW_HOST = 0.76
-"""Speed of a slow host, relative to the catalogue's: H200s were rented with 0.5, and their entry has 0.66."""
+"""Speed of a slow host, relative to the catalogue's `host_speed`: one host of an H200 had 0.5, its entry is 0.66."""
 _LOWER = 1.25
 """Factor of the first steps down to the pessimistic rate."""
 _LACKS_MEMORY = (FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL)
@@ -155,7 +155,7 @@ class _Flags:
         return server_of(self._asked, self.platform, (*self._shape.arguments, *argv), environment)
 
     def on_a_slow_host(self, config: Config, search: RateSearch) -> RateSearch:
-        """Return the search of a configuration for a server of `SLOW_HOST`."""
+        """Return the search for the rate of a configuration on a slow host."""
         card = self.platform.card
         slow = replace(card, host_speed=SLOW_HOST * (card.host_speed or 1.0))
         argv, environment = self.rendered(config)
