@@ -13,8 +13,8 @@ from functools import cached_property
 from search_spaces.errors import SpaceError
 from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices
 from search_spaces.render import Rendered
+from search_spaces.resolved import ResolvedSpace, Violation
 from search_spaces.schema import ParameterSpec
-from search_spaces.space import ResolvedSpace, Violation
 
 ENGINE = "engine"
 """The parameter that chooses the engine."""

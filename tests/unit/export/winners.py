@@ -14,8 +14,8 @@ from records.trials import Phase, Provenance, Repeat, ServerFacts, StudyRecord, 
 from search_spaces.expressions import Context
 from search_spaces.loader import load_space
 from search_spaces.render import INSTANCES, gpus_of
+from search_spaces.resolved import ResolvedSpace
 from search_spaces.schema import VLLM
-from search_spaces.space import ResolvedSpace
 from tests.contracts.space_contract import RandomTrial, engine_context, generous
 from tuner.engines.command_line import program_of
 from tuner.engines.kind import Program
