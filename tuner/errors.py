@@ -8,6 +8,7 @@ catches them.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 
 from records.trials import Cut, Failure, FailureKind, Phase
@@ -90,6 +91,16 @@ def spelled(text: str, name: Callable[[str], str]) -> str:
 def reason_of(error: Exception) -> str:
     """Return why something failed, without the number and the path that the text of an OSError repeats."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def trials_command(study: str) -> str:
+    """Return the command that lists the trials of a study, which need not be the latest one."""
+    return f"`tuner study trials {shlex.quote(study)}`"
+
+
+def see_trials(study: str) -> str:
+    """Return the advice to list the trials of a study."""
+    return f"see {trials_command(study)}"
 
 
 def as_text(text: str) -> str:

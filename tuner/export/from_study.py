@@ -14,7 +14,7 @@ from tuner.engines.kind import Feature, Program
 from tuner.engines.kinds import kind_of
 from tuner.engines.server.devices import OWN_VARIABLES
 from tuner.engines.vllm.kind import INSTANCES
-from tuner.errors import SettingError
+from tuner.errors import SettingError, see_trials, trials_command
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
 from tuner.export.serve_script import ServeScript
@@ -163,11 +163,11 @@ def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
     trial = next((record for record in records if record.number == number and record.round == 0), None)
     if trial is None:
-        raise SettingError("trial", number, f"study {study.name!r} has no such trial", text.see_trials(study.name))
+        raise SettingError("trial", number, f"study {study.name!r} has no such trial", see_trials(study.name))
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it has not finished"
-        remedy = f"choose one that {text.trials_command(study.name)} lists as ok"
+        remedy = f"choose one that {trials_command(study.name)} lists as ok"
         raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -96,16 +95,6 @@ def about(seconds: float) -> str:
 def title(record_number: int, round_: int) -> str:
     """Return `#12`, or `#12 round 2`."""
     return f"#{record_number}" + (f" round {round_}" if round_ else "")
-
-
-def trials_command(study: str) -> str:
-    """Return the command that lists the trials of a study, which need not be the latest one."""
-    return f"`tuner study trials {shlex.quote(study)}`"
-
-
-def see_trials(study: str) -> str:
-    """Return the advice to list the trials of a study."""
-    return f"see {trials_command(study)}"
 
 
 def timings(seconds: Mapping[str, float]) -> str:

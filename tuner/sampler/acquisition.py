@@ -85,7 +85,7 @@ FAILURES = 3
 NUMBER_CHANGES = 3
 """Changes that a number counts across its whole range; a smaller step counts as its share of them, rounded up.
 
-From 1,024 sequences to 24 is no small change: it violated SLOs in the first trials.
+A number that crosses its range, such as 1,024 to 24 sequences, can violate an SLO as several choices do together.
 """
 COST_OF_CHANGE = 0.15
 """Subtracted from the acquisition value, a logarithm, for each change of the defaults, where predictions exist."""

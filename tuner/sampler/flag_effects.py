@@ -231,7 +231,7 @@ def stored_importance(storage_url: str, name: str) -> dict[str, tuple[float, flo
 
 
 SPREADS = 2.5
-"""Standard deviations within which an expected loss may be luck; flags with an effect lost 2.7 and more."""
+"""Standard deviations within which an expected loss may be luck."""
 
 LARGEST_NOISE = 0.02
 """Largest expected loss of the score's logarithm that counts as noise, also where a measurement is noisier."""

@@ -15,7 +15,6 @@ and the interval is mean of y +- t(0.975, k (R - 1)) * s / sqrt(R).
 from __future__ import annotations
 
 import math
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from typing import Any
 from records.measured import reference_of
 from records.metrics import Direction, metric
 from records.trials import StudyRecord, TrialKind, TrialRecord
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, see_trials
 from tuner.scoring.compare import pooled_noise
 from tuner.scoring.front import Point, Weighed, feasible, front, weighed
 from tuner.scoring.goals import FAILED, Goals, Slo, distance_of, finite_exp, parse_objective, parse_slo
@@ -115,11 +114,7 @@ def _check_measured(study: StudyRecord, trials: Sequence[TrialRecord], names: Se
     for name in names:
         if all(outcome.metric(name) is None for outcome in outcomes):
             rule = f"no trial of study {study.name!r} has this metric"
-            raise SettingError("objective", name, rule, f"{_see_trials(study)} for those that it has")
-
-
-def _see_trials(study: StudyRecord) -> str:
-    return f"see `tuner study trials {shlex.quote(study.name)}`"
+            raise SettingError("objective", name, rule, f"{see_trials(study.name)} for those that it has")
 
 
 def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, str]:
@@ -130,7 +125,7 @@ def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, 
         first = next(iter(feasible(trials)), None)
         record = next((r for r in trials if r.number == first and not r.round), None)
     if record is None or not feasible(trials):
-        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; {_see_trials(study)}")
+        raise UserError(f"study {study.name!r} has no trial that meets its SLOs; {see_trials(study.name)}")
     return record.number, f"{name_of(record)} (#{record.number})"
 
 

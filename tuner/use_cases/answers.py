@@ -25,7 +25,7 @@ from tuner.engines.server.devices import OWN_VARIABLES
 from tuner.engines.user_command import absolute_arguments
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import find_executable
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, see_trials, trials_command
 from tuner.executors.base import Check
 from tuner.processes.family import own_identity
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -47,7 +47,6 @@ from tuner.quality.examiner import (
 )
 from tuner.quality.harness import PREFIX, HarnessTask, harness_task
 from tuner.quality.task import Task, read_task
-from tuner.results.text import see_trials, trials_command
 from tuner.scoring.goals import Slo, parse_slo
 from tuner.specs import Limits, ModelRef
 from tuner.study.specification.find_model import find_model

@@ -8,9 +8,8 @@ from typing import Any
 
 from records.measured import exported_of
 from records.trials import configuration_changes
-from tuner.errors import UserError
+from tuner.errors import UserError, see_trials
 from tuner.results.conclusion import ITL
-from tuner.results.text import see_trials
 from tuner.scoring.compare import MeasuredRatio
 from tuner.scoring.rounds import measured_ratio, unpaired
 from tuner.use_cases.places import FORMS, named_trial

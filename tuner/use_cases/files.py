@@ -27,13 +27,12 @@ from storage import normalise_url, open_store
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.client.client import Client
-from tuner.errors import SettingError, UserError, reason_of
+from tuner.errors import SettingError, UserError, reason_of, see_trials
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.render import write_serve_script
 from tuner.extras import missing
 from tuner.owner import free_path, other_file, refuse_other_file
-from tuner.results.text import see_trials
 from tuner.settings.study import SCRIPT_FILE
 from tuner.study.run import RunResult
 from tuner.use_cases.places import find_study, storage_url

@@ -11,9 +11,8 @@ from records.trials import Config, StudyRecord, TrialRecord
 from search_spaces import HardwareProfile, Price
 from storage import StorageError, open_store
 from tuner.engines.simulator.learning import HostPosterior
-from tuner.errors import SettingError, UserError
+from tuner.errors import SettingError, UserError, see_trials
 from tuner.observers.host_learning import learned_in
-from tuner.results.text import see_trials
 from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
 from tuner.use_cases.places import find_study, storage_url
 

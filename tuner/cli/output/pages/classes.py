@@ -16,7 +16,7 @@ from dashboards import tradeoff as matrix
 from records.trials import StudyRecord, TrialRecord
 from tuner.cli.arguments import command
 from tuner.cli.output.parts import new_table, show, width_of
-from tuner.errors import UserError
+from tuner.errors import UserError, see_trials
 from tuner.results import text
 from tuner.use_cases.stored import StoredStudy, read_study
 
@@ -61,7 +61,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     """
     name = f"trial {trial.number}" + (f" round {trial.round}" if trial.round else "")
     if trial.outcome is None:
-        raise UserError(f"{name} has not finished; {text.see_trials(trial.study)}")
+        raise UserError(f"{name} has not finished; {see_trials(trial.study)}")
     folder = Path(trial.outcome.artifacts)
     files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     if files:
@@ -155,7 +155,7 @@ def _configurations(study: StudyRecord, trials: list[TrialRecord]) -> list[matri
         )
     found = matrix.finished_configurations(study, trials)
     if not found:
-        raise UserError(f"study {study.name!r} has no finished trial yet; {text.see_trials(study.name)}")
+        raise UserError(f"study {study.name!r} has no finished trial yet; {see_trials(study.name)}")
     return found
 
 
@@ -191,5 +191,5 @@ def _require_classes(study: StudyRecord) -> None:
     if not matrix.request_classes(study):
         raise UserError(
             f"the workload of study {study.name!r} has no request classes; "
-            f"start a study with traffic, `tuner optimize --workload FILE`, or {text.see_trials(study.name)}"
+            f"start a study with traffic, `tuner optimize --workload FILE`, or {see_trials(study.name)}"
         )
