@@ -10,6 +10,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -220,8 +221,8 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def server_bind(self) -> None:
-        """Bind without the name look-up of the base class."""
-        self.socket.bind(self.server_address)
+        """Bind without `HTTPServer`'s name look-up; as vLLM does, also while old connections to the port linger."""
+        TCPServer.server_bind(self)
 
 
 def die_with(core: int) -> None:

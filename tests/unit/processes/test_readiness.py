@@ -240,3 +240,14 @@ def test_a_port_with_a_listener_is_not_leased(tmp_path: Path, host: str) -> None
 
     assert not port_answers("127.0.0.1", port)
     refuse_taken_port("127.0.0.1", port)
+
+
+def test_a_port_whose_old_connections_linger_is_not_leased(tmp_path: Path) -> None:
+    with lease_port(tmp_path) as lease:
+        address = ("127.0.0.1", lease.port)
+    with socket.create_server(address) as before, socket.create_connection(address) as client:
+        before.accept()[0].close()  # whoever closes first keeps the port in TIME_WAIT for a minute
+        assert client.recv(1) == b""
+
+    with pytest.raises(TrialFailed, match=f"from {lease.port} to {lease.port} is taken"):
+        lease_port(tmp_path, first=lease.port, last=lease.port)
