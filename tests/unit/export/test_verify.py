@@ -179,6 +179,26 @@ def test_the_exit_code_is_2_if_it_could_not_run(tmp_path: Path, behaviour: dict[
     assert "logs are in" in done.stderr
 
 
+def test_an_error_whose_message_begins_on_the_next_line_is_shown_with_it(tmp_path: Path) -> None:
+    log = (  # what vLLM writes if `vllm` is a script without a guard of its main module
+        "(APIServer pid=7) Traceback (most recent call last):\n"
+        "RuntimeError: \n"
+        "        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.\n"
+        "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    write_serve_script(script(), tmp_path / "best_serve.sh")
+    written = (tmp_path / "best_serve.sh").read_text()
+    function = re.search(r"^first_errors\(\) \{\n.*?^\}\n", written, re.MULTILINE | re.DOTALL)
+    assert function is not None
+    (tmp_path / "log").write_text(log)
+    shell = ["bash", "-c", f'{function[0]}first_errors "$1"', "bash", str(tmp_path / "log")]
+    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == (
+        "RuntimeError: An attempt has been made to start a new process before the\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+
+
 def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERIFY_STARTUP_S", "1")
     done = verify(script(), tmp_path, fail="hang")
