@@ -56,6 +56,9 @@ _UNKNOWN_SPREAD = 0.03
 _HOPELESS = 0.1
 """Probability of a gain beyond the noise in all rounds below which the reference is kept at once."""
 
+_SURE_SHARE = 0.5
+"""Least share of a winner's gain that lies below its interval when the rounds may end: two rounds tell a large gain from
+none, and hardly how large it is."""
 
 FORMS_SHARE = 1 / 3
 """Share of the measurements that the single trials of forms may take, so that the rounds can still tell a gain."""
@@ -260,15 +263,17 @@ class Contest:
         return of_search if of_rounds is None else pooled(of_rounds.deviation, of_rounds.degrees, of_search)
 
     def _is_decided(self, found: Plan, done: int) -> bool:
-        """Return whether the target is better than the reference beyond the noise, or will hardly ever be."""
+        """Return whether the target's gain over the reference is known, or will hardly ever be beyond the noise."""
         target, reference = self._candidates[found.target].record, self._candidates[0].record
         if not self._has_reference or found.arms[0] != 0 or target is None or reference is None:
             return True
         rounds, comparisons = self._rounds(done), max(1, len(self.group(done)) - 1) * len(self._looks)
         every = StudyRounds(self._spec.goals, rounds, comparisons)
         score, noise = every.score(target.number, reference.number), every.score_noise
-        if score is None or noise is None or score.high is None or score.beyond_noise:
+        if score is None or noise is None or score.low is None or score.high is None or score.high < 1.0:
             return True
+        if score.low > 1.0:
+            return math.log(score.low) >= _SURE_SHARE * math.log(score.ratio)
         if score.high > 1.0 + PRECISION:
             return False
         last = self._looks[-1] - done + score.rounds

@@ -178,3 +178,8 @@ def test_a_lack_of_gain_is_stated_only_once_larger_gains_are_excluded(bench: Ben
     0.5 % · 38.2 · √(2 / 2) = 19 %. After four rounds it has 3: 0.5 % · 4.86 · √(2 / 4) = 1.7 %, within 5 %.
     """
     assert play(Finals(bench, [A], {"a": 0.001}, {}, spread=0.01)) == ([[0, 1], [0, 1]], 4)
+
+
+def test_a_gain_is_measured_until_half_of_it_is_sure(bench: Bench) -> None:
+    """The gain's logarithm is 0.3: after two rounds 0.3 ± 0.19, whose low end is below 0.15; after four ± 0.02."""
+    assert play(Finals(bench, [A], SCORES, SCORES, spread=0.004)) == ([[0, 1], [0, 1]], 4)
