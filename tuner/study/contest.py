@@ -98,7 +98,9 @@ class Contest:
         self._has_reference = finalists[0].kind in REFERENCES
         self._candidates: list[_Candidate] = []
         self._keys: set[str] = set()
-        self._trials = store.trials(spec.name)
+        self._trials: list[TrialRecord] = []
+        self._ended: dict[int, TrialRecord] = {}
+        self._read_trials()
         for place, record in enumerate(finalists):
             self._add(GivenConfiguration(record.name, record.config, {}), place, record)
         for place in range(self._has_reference, len(finalists)):
@@ -108,35 +110,32 @@ class Contest:
 
     def step(self, done: int) -> Step | None:
         """Return what is measured after `done` rounds, up to those after which the contest may end; None if it ends."""
-        self._trials = self._store.trials(self._spec.name)
-        while (found := self._plan(done)) is not None:
-            if done == self._looks[-1] or (done and found.settled and self._is_decided(found, done)):
-                return None
-            following = self._following(done)
-            arms = found.arms[: self._affordable(done, found, following - done)]
-            if len(arms) < 2:
-                return None
-            candidates = [self._candidates[place] for place in arms]
-            ended = [self._resolve(each) for each in candidates if each.record is None]
-            if any(ended):
-                continue
-            forms = tuple(each.given for each in candidates if each.record is None)
-            if forms:
-                return Step(forms)
-            group = tuple(each.record for each in candidates if each.record is not None)
-            return Step((), group, following - done)
-        return None
+        self._read_trials()
+        found = self._plan(done)
+        if found is None or done == self._looks[-1]:
+            return None
+        if done and found.settled and self._is_decided(found, done):
+            return None
+        following = self._following(done)
+        arms = found.arms[: self._affordable(done, found, following - done)]
+        if len(arms) < 2:
+            return None
+        candidates = [self._candidates[place] for place in arms]
+        forms = tuple(each.given for each in candidates if each.record is None)
+        if forms:
+            return Step(forms)
+        return Step((), tuple(each.record for each in candidates if each.record is not None), following - done)
 
     def group(self, done: int) -> list[TrialRecord]:
         """Return what the rounds measured: the reference, finalists, smaller forms."""
-        self._trials = self._store.trials(self._spec.name)
+        self._read_trials()
         measured = {record.number for record in self._rounds(done) if record.label == self.label}
         records = [each.record for each in self._candidates if each.record is not None]
         return [record for record in records if record.number in measured]
 
     def preference(self, done: int) -> Preference:
         """Return which of the measured configurations is preferred after some rounds."""
-        self._trials = self._store.trials(self._spec.name)
+        self._read_trials()
         found = self._plan(done)
         if found is None:
             return Preference(looks=len(self._looks))
@@ -150,8 +149,10 @@ class Contest:
         """Add a candidate, unless one has the same server command."""
         key = self._key(given.config)
         if key not in self._keys:
+            candidate = _Candidate(given, origin, record)
             self._keys.add(key)
-            self._candidates.append(_Candidate(given, origin, record))
+            self._candidates.append(candidate)
+            self._resolve(candidate, [*self._ended.values()])
             self._prior = None
 
     def _key(self, config: Config) -> str:
@@ -318,18 +319,23 @@ class Contest:
         """Return the number of rounds after which the contest may end next."""
         return next((look for look in self._looks if look > done), done)
 
-    def _resolve(self, candidate: _Candidate) -> bool:
-        """Find the trial of a candidate's server; return whether it has ended.
+    def _read_trials(self) -> None:
+        """Read the study's trials, and find those of the candidates' servers among the ones that ended meanwhile."""
+        self._trials = self._store.trials(self._spec.name)
+        ended = {r.number: r for r in self._trials if not r.round and r.outcome and r.number not in self._ended}
+        self._ended |= ended
+        for each in self._candidates:
+            self._resolve(each, [*ended.values()])
 
-        The candidate is out if that trial failed or is another one's.
-        """
-        record = measured_as(self._spec.space, self._trials, candidate.given.config)
-        if record is None or record.outcome is None:
-            return False
-        others = {each.record.number for each in self._candidates if each.record is not None}
-        candidate.is_out = record.state != "ok" or record.number in others
-        candidate.record = None if candidate.is_out else record
-        return True
+    def _resolve(self, candidate: _Candidate, trials: Sequence[TrialRecord]) -> None:
+        """Find the trial of a candidate's server; the candidate is out if that failed or is another one's."""
+        if candidate.record is not None or candidate.is_out:
+            return
+        record = measured_as(self._spec.space, trials, candidate.given.config)
+        if record is not None:
+            others = {each.record.number for each in self._candidates if each.record is not None}
+            candidate.is_out = record.state != "ok" or record.number in others
+            candidate.record = None if candidate.is_out else record
 
     def _rounds(self, done: int) -> list[TrialRecord]:
         """Return the measurements of the first `done` rounds, and of the rounds before them."""

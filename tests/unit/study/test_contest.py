@@ -25,6 +25,7 @@ from storage.store import Store
 from tests.unit.study.conftest import Bench
 from tuner.sampler.flag_effects import Elimination, ReductionStep
 from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR
+from tuner.study import contest
 from tuner.study.contest import Contest, Step
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.resolve_workload import make_goals
@@ -57,6 +58,7 @@ class Finals:
     spread: float
     searched: int = 4
     fails: Collection[str] = ()
+    others: Config = field(default_factory=lambda: {"c": 2})
     records: list[TrialRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class Finals:
         for config in self.finalists:
             self.measure(len(self.records), config, TrialKind.SEARCH)
         for _ in range(self.searched - len(self.records)):
-            self.measure(len(self.records), {"c": 2}, TrialKind.SEARCH)
+            self.measure(len(self.records), self.others, TrialKind.SEARCH)
         chosen = self.records[: 1 + len(self.finalists)]
         self.contest = Contest(self.spec, cast(Store, self), cast(OptunaStudy, self), chosen, "finals")
 
@@ -155,6 +157,17 @@ def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
     following = finals.contest.step(0)
     assert following is not None
     assert [record.number for record in following.group] == [0, 1]
+
+
+def test_the_last_form_that_may_be_tried_takes_part(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "FORMS_SHARE", 1 / 12)  # one of the 12 measurements
+    assert play(Finals(bench, [AB], SCORES, SCORES, spread=0.004)) == ([[0, 4, 1]], 2)
+
+
+def test_a_form_that_the_search_measured_needs_no_trial(bench: Bench) -> None:
+    finals = Finals(bench, [AB], SCORES, SCORES, spread=0.004, others=A)
+    assert play(finals) == ([[0, 2, 1]], 2)
+    assert not any(record.kind is TrialKind.REDUCED for record in finals.records)
 
 
 @pytest.mark.parametrize(("searched", "most", "group"), [(4, 12, 3), (15, 15, 3), (36, 18, 3), (60, 30, 4)])
