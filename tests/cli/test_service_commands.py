@@ -2,7 +2,8 @@
 
 import json
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from tests import store_samples as samples
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.served import DRIVER, Served, serving
 from tuner.client.client import Client
-from tuner.client.replies import StudyEvent
 
 CONFIG = {"max_num_seqs": 64}
 OPENED = {
@@ -222,40 +222,22 @@ def test_watch_exits_as_optimize_does(
     assert ("all figures are predicted, not measured" in printed.out) is (conclusion is not None)
 
 
-def test_ctrl_c_only_stops_watching(served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Iterator[Any]:
-        raise KeyboardInterrupt
-
+def test_ctrl_c_only_stops_watching(served: Served, folder: Path) -> None:
     served.submit("goes-on")
-    monkeypatch.setattr(Client, "events", interrupted)
-    printed = watch(folder, "goes-on")
-    assert (printed.code, printed.out) == (130, "")
-    assert printed.err == "stopped watching; the study goes on, `tuner service watch goes-on` watches it again\n"
+    words = [sys.executable, "-m", "tuner", "service", "watch", "goes-on"]
+    watching = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert watching.stderr is not None
+        assert watching.stderr.readline() == "queued\n"
+        watching.send_signal(signal.SIGINT)
+        printed = watching.communicate()
+    finally:
+        watching.kill()
+    last = "stopped watching; the study goes on, `tuner service watch goes-on` watches it again\n"
+    assert (watching.returncode, *printed) == (130, "", last)
     found = served.service.submission("goes-on")
     assert found is not None
     assert found.state is SubmissionState.QUEUED
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_ctrl_c_that_python_drops_stops_watching_without_an_event(
-    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class InFinalizer:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-    def interrupted(self: Client, id: str) -> Iterator[StudyEvent]:
-        InFinalizer()
-        threading.Event().wait(60.0)
-        pytest.fail("it watches on")
-        yield
-
-    monkeypatch.setattr(Client, "events", interrupted)
-    monkeypatch.setattr("tuner.cli.signals.AGAIN_S", 0.01)
-    served.submit("dropped")
-    printed = watch(folder, "dropped")
-    assert (printed.code, printed.out) == (130, "")
-    assert "stopped watching; the study goes on, `tuner service watch dropped` watches it again" in printed.err
 
 
 def test_status_lists_and_shows(served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,9 +11,6 @@ from contextlib import contextmanager, suppress
 from tuner.cancellation import LIMIT_S, Wishes
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.processes.last_resort import ends_in_time
-
-AGAIN_S = 1.0
-"""Seconds after which a Ctrl-C that had no effect is repeated."""
 
 
 @contextmanager
@@ -44,18 +42,24 @@ def stop_on_signals(say: Callable[[], None] = lambda: None) -> Iterator[Wishes]:
 
 
 @contextmanager
-def repeated_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at Ctrl-C and each second after it: Python drops one in a finalizer or in an import."""
+def ends_at_interrupt(last_words: str) -> Iterator[None]:
+    """End the process at Ctrl-C, for a command that has nothing to save and has started nothing.
 
-    def interrupt(number: int, _: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-        raise KeyboardInterrupt
+    No KeyboardInterrupt is raised: Python drops one in a finalizer or in an import, and a repeated one may come while
+    the first one is handled.
 
-    with _handled(interrupt, signal.SIGINT, signal.SIGALRM):
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    Args:
+        last_words: a line for standard error.
+    """
+
+    def end(number: int, _: object) -> None:
+        with suppress(OSError):  # without a terminal there is nobody to tell
+            os.write(2, f"{last_words}\n".encode())
+        os._exit(EXIT_INTERRUPTED)
+
+    sys.stdout.flush()
+    with _handled(end, signal.SIGINT):
+        yield
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tuner.cli.from_server import open_client, refuse_both
 from tuner.cli.output import parts
 from tuner.cli.output.parts import FittedTable, show
 from tuner.cli.output.progress.lines import WatchedStudy
-from tuner.cli.signals import repeated_interrupts
+from tuner.cli.signals import ends_at_interrupt
 from tuner.client.client import Client
 from tuner.client.failures import RefusedError
 from tuner.client.replies import ServiceToken, SubmittedStudy
@@ -103,17 +103,12 @@ def _contents(client: Client, id: str, *, follow: bool) -> Iterator[bytes]:
 
 def watch_study(client: Client, id: str) -> int:
     """Print what happens to a study until it has ended, and return the exit code."""
-    shown = WatchedStudy()
-    try:
-        with repeated_interrupts():
-            for event in client.events(id):
-                for line in shown.lines(event):
-                    print(line, file=sys.stderr, flush=True)
+    shown, again = WatchedStudy(), command("service", "watch", id)
+    with ends_at_interrupt(f"stopped watching; the study goes on, `{again}` watches it again"):
+        for event in client.events(id):
+            for line in shown.lines(event):
+                print(line, file=sys.stderr, flush=True)
         return _end(client, id, simulated=bool(shown.simulated))
-    except KeyboardInterrupt:
-        again = command("service", "watch", id)
-        print(f"stopped watching; the study goes on, `{again}` watches it again", file=sys.stderr)
-        return EXIT_INTERRUPTED
 
 
 def _end(client: Client, id: str, *, simulated: bool) -> int:
