@@ -57,8 +57,8 @@ _HOPELESS = 0.1
 """Probability of a gain beyond the noise in all rounds below which the reference is kept at once."""
 
 _SURE_SHARE = 0.5
-"""Least share of a winner's gain that lies below its interval when the rounds may end: two rounds tell a large gain from
-none, and hardly how large it is."""
+"""Least share of a winner's gain that lies below its interval when the rounds may end: two rounds tell a large gain
+from none, and hardly how large it is."""
 
 FORMS_SHARE = 1 / 3
 """Share of the measurements that the single trials of forms may take, so that the rounds can still tell a gain."""
@@ -303,8 +303,8 @@ class Contest:
 
     @property
     def _tried(self) -> int:
-        """How many forms were measured with the search's workload."""
-        return sum(r.kind is TrialKind.REDUCED and self._key(r.config) in self._keys for r in self._trials)
+        """How many forms were measured with the search's workload, for earlier rounds, too."""
+        return sum(record.kind is TrialKind.REDUCED for record in self._trials)
 
     def _left(self, done: int) -> int:
         """Return how many more measurements the contest may take after some rounds."""
