@@ -97,6 +97,7 @@ class ExecutorContract:
         executor = started(make, StubFactory(), 1)
         assert executor.engine_info().version == "0.0+stub"
         assert executor.wait_any(0.0) == []
+        assert executor.fits(0, 2)  # workers without GPUs: a server of two ranks, too
         executor.submit(spec(tmp_path, 3), 0)
         [finished] = gather(executor, 1)
         assert finished.slot == 0

@@ -182,8 +182,9 @@ class RayExecutor:
         return any(each.uses(number) for each in own for number in numbers)
 
     def fits(self, slot: int, gpus: int) -> bool:
-        entry = self._all[slot]
-        aligned = entry.gpu % gpus == 0 and entry.gpu + gpus <= max(self._gpus, 1) if gpus > 1 else True
+        entry, most = self._all[slot], max(self._gpus, 1)
+        gpus = min(gpus, most)  # a worker without GPUs runs one trial, also one of several ranks
+        aligned = entry.gpu % gpus == 0 and entry.gpu + gpus <= most
         return aligned and not self._used(entry, range(entry.gpu, entry.gpu + gpus))
 
     def starting(self) -> list[int]:
