@@ -221,7 +221,7 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def server_bind(self) -> None:
-        """Bind without `HTTPServer`'s name look-up; as vLLM does, also while old connections to the port linger."""
+        """Bind without the name look-up of `HTTPServer`, and with SO_REUSEADDR, as vLLM does."""
         TCPServer.server_bind(self)
 
 

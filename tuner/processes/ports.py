@@ -1,8 +1,8 @@
 """Lease loopback ports to servers: each to one holder on this host at a time, and only ports on which nothing listens.
 
 The ports lie below the range from which Linux takes ports for outgoing connections (32768 and up by default), so that
-none is taken by chance in the seconds before the server binds it. A port whose old connections still linger is not
-leased, as a server without SO_REUSEADDR cannot bind it.
+none is taken by chance in the seconds before the server binds it. No port is leased whose old connections still
+linger (TIME_WAIT): a server without SO_REUSEADDR cannot bind it.
 
 A lease is a lock on a file. The kernel releases it with the process, also after kill -9. The file is removed while the
 lock is held. A process that opened the file before that gets a lock on a file without a name, which `filelock` detects

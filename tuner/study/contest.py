@@ -57,8 +57,8 @@ _HOPELESS = 0.1
 """Probability of a gain beyond the noise in all rounds below which the reference is kept at once."""
 
 _SURE_SHARE = 0.5
-"""Least share of a winner's gain that lies below its interval when the rounds may end: two rounds tell a large gain
-from none, and hardly how large it is."""
+"""Share of a winner's gain, in logarithms, above which the interval must lie before the rounds may end: two rounds tell
+a large gain from none, and hardly how large it is."""
 
 FORMS_SHARE = 1 / 3
 """Share of the measurements that the single trials of forms may take, so that the rounds can still tell a gain."""
@@ -303,7 +303,7 @@ class Contest:
 
     @property
     def _tried(self) -> int:
-        """How many forms were measured with the search's workload, for earlier rounds, too."""
+        """How many forms the search's workload has measured, those of earlier finals included."""
         return sum(record.kind is TrialKind.REDUCED for record in self._trials)
 
     def _left(self, done: int) -> int:
@@ -320,7 +320,7 @@ class Contest:
         return next((look for look in self._looks if look > done), done)
 
     def _read_trials(self) -> None:
-        """Read the study's trials, and find those of the candidates' servers among the ones that ended meanwhile."""
+        """Read the study's trials, and give candidates those of their servers that ended since the last reading."""
         self._trials = self._store.trials(self._spec.name)
         ended = {r.number: r for r in self._trials if not r.round and r.outcome and r.number not in self._ended}
         self._ended |= ended
