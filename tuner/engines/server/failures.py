@@ -377,7 +377,7 @@ def redacted(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
 
 
-_OF_THE_MACHINE = {
+_OF_THE_MACHINE: dict[int, str] = {
     signal.SIGILL: "its build uses instructions that this processor lacks",
     signal.SIGBUS: "/dev/shm is full, or a file of the model is cut off; enlarge it (in a container `--shm-size`)",
 }
