@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import httpx
 
-from tuner.transport import Unreached, explained
+from tuner.transport import Unreached, explained, unusable_authorities
 
 Answer = TypeVar("Answer")
 
@@ -84,6 +84,7 @@ def fetch(
     Raises:
         HttpError: for text that is no URL, and without a valid answer within the limits.
     """
+    _check_authorities()
     client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
     return _run(client, method, url, limits)
 
@@ -151,6 +152,8 @@ def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float
         HttpError: for text that is no URL, and without a valid answer in time.
     """
 
+    _check_authorities()
+
     async def send() -> int:
         client = httpx.AsyncClient(headers=headers, timeout=None)
         sent = client.stream("POST", url, content=content)
@@ -158,6 +161,12 @@ def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float
             return response.status_code
 
     return _in_time(send(), deadline_s)
+
+
+def _check_authorities() -> None:
+    found = unusable_authorities()
+    if found is not None:
+        raise HttpError(found.problem, remedy=found.remedy, connected=False, lasting=found.lasting)
 
 
 def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits, content: bytes | None = None) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import ssl
@@ -48,6 +49,20 @@ class Unreached:
 
     def __str__(self) -> str:
         return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
+
+
+def unusable_authorities() -> Unreached | None:
+    """Return why SSL_CERT_FILE, which httpx reads for every client, cannot be used; httpx's error names no file."""
+    file = os.environ.get("SSL_CERT_FILE")
+    try:
+        if file:
+            ssl.create_default_context(cafile=file)
+    except OSError as error:
+        reason = "has no certificates" if isinstance(error, ssl.SSLError) else f"cannot be read ({error.strerror})"
+        return Unreached(
+            f"SSL_CERT_FILE {file!r} {reason}", "name a PEM file of authorities, or unset it", lasting=True
+        )
+    return None
 
 
 def explained(error: BaseException) -> Unreached | None:

@@ -261,7 +261,7 @@ def _attention(keys: Keys, windowed: bool, shared: bool) -> Attention:
         kv_heads = keys.count("swa_num_key_value_heads", default=kv_heads)
     elif keys.get("attention_k_eq_v"):
         kv_heads = keys.count("num_global_key_value_heads", default=kv_heads)
-    value = keys.get("v_head_dim")
+    value = keys.get("v_head_dim") or None  # 0 in DeepSeek's configurations without latent attention
     return Attention(
         heads,
         kv_heads,

@@ -127,7 +127,9 @@ def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> St
     algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
     if algorithm in _ALGORITHMS:
         bits = _ALGORITHMS[algorithm]
-        stored = StoredFormat(method, int(bits), cache_bits=cache_bits)
+        kind = "int" if "AWQ" in algorithm or "INT8" in algorithm else None
+        activations = re.search(r"W4A(16|8)_", algorithm)
+        stored = StoredFormat(method, int(bits), int(activations[1]) if activations else None, kind, cache_bits)
         if algorithm == "FP8":  # one scale for each matrix, as vLLM's own FP8
             stored = replace(stored, activation_bits=8, weight_type="float")
         return _kept(content, bits, stored)
@@ -154,7 +156,7 @@ def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> Sto
     sides = block if isinstance(block, list) else []
     of_scale = math.prod(whole_number({"weight_block_size": side}, "weight_block_size") for side in sides)
     scales = 32 / of_scale if sides else 0.0
-    activations = None if content.get("activation_scheme") is None else 8
+    activations = None if content.get("activation_scheme") is None and method != "fbgemm_fp8" else 8
     return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
 
 
@@ -203,10 +205,9 @@ def _of_bits(method: str, content: Mapping[str, Any], bits: int, cache_bits: int
     if content.get("lm_head") is True:
         return StoredFormat(method, bits, None, "int", cache_bits, unread="lm_head true")
     group = content.get("group_size", content.get("q_group_size"))
-    zero = content.get("zero_point") if "zero_point" in content else content.get("sym") is False
-    scales = (FULL_BITS + (bits if zero else 0)) / group if isinstance(group, int) and group > 0 else 0.0
-    other, unread = _other_bits(content, bits)
-    default = bits + scales
+    zero = bool(content.get("zero_point") if "zero_point" in content else content.get("sym") is False)
+    other, unread = _other_bits(content, bits, group, zero)
+    default = _with_scales(bits, group, zero)
     least = min([bits, *(int(own) for _, own in other)])
     stored = StoredFormat(method, least, None, "int", cache_bits, unread=unread)
     if not other:
@@ -218,7 +219,14 @@ def _of_bits(method: str, content: Mapping[str, Any], bits: int, cache_bits: int
     return _kept(content, bits_of, stored)
 
 
-def _other_bits(content: Mapping[str, Any], bits: int) -> tuple[list[tuple[Matches, float]], str | None]:
+def _with_scales(bits: int, group: Any, zero: bool) -> float:
+    """Return the bits of a weight with a scale of 16 bits, and a zero point if there is one, for each group."""
+    return bits + ((FULL_BITS + bits * zero) / group if isinstance(group, int) and group > 0 else 0.0)
+
+
+def _other_bits(
+    content: Mapping[str, Any], bits: int, group: Any, zero: bool
+) -> tuple[list[tuple[Matches, float]], str | None]:
     """Return the bits of modules that differ (GPTQModel, AutoRound), and the key of one that is not read."""
     found = []
     for key in ("dynamic", "extra_config", "layer_config"):
@@ -228,7 +236,8 @@ def _other_bits(content: Mapping[str, Any], bits: int) -> tuple[list[tuple[Match
             own = FULL_BITS if sign == "-" else (change or {}).get("bits", bits)
             if unknown is not None or not isinstance(own, int) or (re.search(r"lm_head", pattern) and own < FULL_BITS):
                 return [], key
-            found.append((matches, float(own)))
+            own_group = (change or {}).get("group_size", group)
+            found.append((matches, own if own >= FULL_BITS else _with_scales(own, own_group, zero)))
     return found, None
 
 
@@ -290,8 +299,9 @@ def _group_bits(weights: Mapping[str, Any]) -> float:
     bits, group = _checked(weights["num_bits"]), weights.get("group_size")
     if not isinstance(group, int) or group <= 0:
         return bits
-    small = bits == 4 and weights.get("type") == "float"  # NVFP4 and MXFP4 have scales of 8 bits
-    return bits + (8 if small else FULL_BITS) / group
+    if bits == 4 and weights.get("type") == "float":  # NVFP4 and MXFP4 have scales of 8 bits
+        return bits + 8 / group
+    return _with_scales(bits, group, weights.get("symmetric") is False)
 
 
 def _kept(content: Mapping[str, Any], bits: float | Bits, stored: StoredFormat) -> StoredFormat:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import http.server
+import re
 import socket
 import ssl
 import threading
@@ -18,9 +19,10 @@ import pytest
 import trustme
 
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
+from tuner.client.address import Address
 from tuner.client.failures import wait_before_repeating
 from tuner.errors import SettingError, UserError
-from tuner.http import HttpError, ReadLimits, Reply, fetch, get_local
+from tuner.http import HttpError, ReadLimits, Reply, fetch, get_local, post
 from tuner.transport import Unreached, explained
 from tuner.use_cases.load import served_model
 
@@ -193,6 +195,22 @@ CERTIFICATES = {
 async def _by_aiohttp(url: str) -> None:
     async with aiohttp.ClientSession(trust_env=True) as session, session.get(url):
         pass
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(None, "cannot be read (No such file or directory)"), ("junk", "has no certificates")]
+)
+def test_a_file_of_authorities_must_have_some(
+    content: str | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    server = Address("https://127.0.0.1:1", "token")
+    for ask in (lambda: fetch(server.url, LIMITS), lambda: post(server.url, b"", {}, 1.0), server.client_options):
+        with pytest.raises((HttpError, SettingError), match=re.escape(f"SSL_CERT_FILE {str(file)!r} {problem}")):
+            ask()
 
 
 @pytest.mark.parametrize("kind", CERTIFICATES)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from tuner.errors import SettingError
+from tuner.transport import unusable_authorities
 
 SERVER_VARIABLE = "TUNER_SERVER"
 TOKEN_VARIABLE = "TUNER_TOKEN"
@@ -33,7 +34,14 @@ class Address:
         return is_loopback(urlsplit(self.url).hostname or "")
 
     def client_options(self) -> dict[str, Any]:
-        """Return the arguments of httpx's clients: base URL, token, use of proxies, and certificate authorities."""
+        """Return the arguments of httpx's clients: base URL, token, use of proxies, and certificate authorities.
+
+        Raises:
+            SettingError: for a file of authorities that cannot be used.
+        """
+        unusable = unusable_authorities()
+        if unusable is not None:
+            raise SettingError("server", self.url, unusable.problem, unusable.remedy)
         return {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {self.token}"},

@@ -167,6 +167,11 @@ def test_a_latent_cache_has_one_vector() -> None:
     # an indexer adds 128 bytes and a scale of 4 in each layer
     sparse = {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64, "model_type": "deepseek_v32"}
     assert ModelShape.from_config_json({**DEEPSEEK_V3, **sparse}).kv_bytes_per_token(2) == 70_272 + 61 * 132
+    # DeepSeek-VL2-Tiny writes 0 for the sizes of latent attention: 12 layers × 10 heads × 2 × 128 × 2 bytes
+    tiny = {"hidden_size": 1280, "num_hidden_layers": 12, "num_attention_heads": 10, "num_key_value_heads": 10}
+    without = {"kv_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0}
+    plain = {**DEEPSEEK_V3, **tiny, **without, "model_type": "deepseek_v2", "num_experts_per_tok": 6}
+    assert ModelShape.from_config_json(plain).kv_bytes_per_token(2) == 61_440
 
 
 @pytest.mark.parametrize(

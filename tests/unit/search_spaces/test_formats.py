@@ -52,6 +52,14 @@ def weights(number: int, kind: str, group: int | None = None) -> dict[str, Any]:
             {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "int", 128)}}},
             4.125,
         ),
+        # without symmetry a zero point, too: 4 + (16 + 4) / 128
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"weights": {**weights(4, "int", 128), "symmetric": False}}},
+            },
+            4.15625,
+        ),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "float", 16)}}}, 4.5),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(8, "float")}}}, 8),
         ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, 8),
@@ -125,6 +133,25 @@ def test_bits_of_single_modules() -> None:
     dynamic = {"-:.*self_attn.*": {}, "+:.*down_proj.*": {"bits": 8}}
     found = bits({"quant_method": "gptq", "bits": 4, "dynamic": dynamic}, DENSE)
     assert (found.attention, found.mlp) == pytest.approx((16, (4 + 4 + 8) / 3))
+    # groups of their own: 4 + 16 / 128 and 8 + 16 / 32
+    dynamic = {"+:.*down_proj.*": {"bits": 8, "group_size": 32}}
+    found = bits({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "dynamic": dynamic}, DENSE)
+    assert (found.attention, found.mlp) == pytest.approx((4.125, (4.125 + 4.125 + 8.5) / 3))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "activations", "kind"),
+    [
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, 8, "float"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, 16, "int"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, 16, None),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, 8, "int"),
+        (NVFP4, None, None),
+    ],
+)
+def test_formats_of_activations(quantization: dict[str, Any], activations: int | None, kind: str | None) -> None:
+    shape = ModelShape.from_config_json({**DENSE, "quantization_config": quantization})
+    assert (shape.activation_bits, shape.weight_type) == (activations, kind)
 
 
 @pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:" + ".*a" * 9, "re:(x|y)*z", "*a" * 9, "re:*", "re:[z-a]"])

@@ -86,6 +86,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"missing tensor|wrong number of tensors|wrong shape|invalid ggml type",
         r"GGUF split|invalid split file|read error",
         r"the package xllamacpp is not installed",
+        r"unknown projector type|failed to load CLIP model",
+        r"failed to (?:get|download) |invalid http status code|from HF API|response code: [45]\d\d",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,

@@ -100,15 +100,16 @@ _NETWORK = (
 )
 
 _MODEL = (
-    r"Cannot find any model weights|Error no file named .*(?:safetensors|bin)",
+    r"Cannot find any (?:safetensors )?model weights|Error no file named .*(?:safetensors|bin)",
     r"SafetensorError|SafetensorsParsingError|Error while deserializing header|incomplete metadata, file not fully",
     r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
     r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
     r"size mismatch for |Attempted to load weight|There is no module or parameter named",
-    r"Following weights were not initialized from checkpoint",
+    r"Following weights were not initialized from checkpoint|Could not find checkpoint files|Missing keys .* in loaded",
     r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
     r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",
-    r"Tokenizer class \S+ does not exist|(?:tokenizer|vocab|merges)\S* (?:is missing|not found|does not exist)",
+    r"Tokenizer class \S+ does not exist|Could not find tiktoken|No adapter found for",
+    r"(?:tokenizer|vocab|merges|tiktoken)\S* (?:is missing|not found|does not exist)",
     r"(?:config|tokenizer|index|params)\S*\.json\S* is not a valid JSON|It looks like the config file at",
     r"no config file found|Unrecognized model in|does not recognize this architecture|Unrecognized configuration class",
     r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
@@ -127,7 +128,7 @@ _DEVICE = (
     r"Driver/library version mismatch|NVML.*(?:Not Found|Uninitialized|Unknown Error)|Failed to initialize NVML",
     r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|No CUDA GPUs are available",
     r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
-    r"Unsupported gpu architecture|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
+    r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
     r"Failed to infer device type",
     r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
@@ -149,8 +150,9 @@ _INTERCONNECT = (
     r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error",
     r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|closed by peer|Unable to find address)",
     r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
-    r"Could not find any running Ray instance|Current node has no GPU available",
-    r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)",
+    r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
+    r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
+    r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
 )
 """The processes of a server do not reach each other."""
 
@@ -164,8 +166,14 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"/dev/shm.*No space left|No space left on device: '/?(?:dev/shm/|psm_|torch_|mp-)|shared memory ?\(shm\)",
-        r"</?torch_\w+>: No space left|insufficient shared memory",
+        r"</?torch_\w+>: No space left|insufficient shared memory|Insufficient space in /dev/shm",
+        r"shared memory limit|Fatal Python error: Bus error",
         message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"ibv_\w+ failed.*Cannot allocate memory",
+        message="RDMA may not lock enough memory; raise the limit (`ulimit -l`, in a container `--ulimit memlock=-1`)",
     ),
     *rows(
         FailureKind.PORT_TAKEN,
@@ -208,6 +216,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
         r"is required for suffix decoding",
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
+        r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
         r"Unknown quantization method",
         r"quantization method .* (?:is not supported|does not match)",
         r"is not supported for quantization method",
@@ -222,11 +231,12 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"out of resource: shared memory",
         r"CPU Offloading is currently only supported on",
         r"No compiled \w+ for|FlashAttention only supports Ampere",
-        r"is larger than the number of available GPUs|requires you to execute the configuration file",
+        r"is larger than the number of available GPUs|is greater than max_lora_rank",
+        r"requires you to execute the configuration file",
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"^ImportError: (?:cannot import name|DLL load failed)",
+        r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment",
         r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,
@@ -295,7 +305,8 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 """How argparse begins a line: the program's name, a colon, and `error: `."""
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
-    r"insufficient shared memory|Watchdog caught collective operation timeout"
+    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(",
+    re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
 _LAST_ERROR = "Last error:"
@@ -366,6 +377,13 @@ def redacted(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
 
 
+_OF_THE_MACHINE: dict[int, str] = {
+    signal.SIGILL: "its build uses instructions that this processor lacks",
+    signal.SIGBUS: "/dev/shm is full, or a file of the model is cut off; enlarge it (in a container `--shm-size`)",
+}
+"""Signals that no flag can mend, and what they say."""
+
+
 def without_cause(
     log_text: str,
     exit_code: int | None,
@@ -381,8 +399,8 @@ def without_cause(
                 f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
             )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
-        if -exit_code == signal.SIGILL:
-            message = f"the server crashed ({name}): its build uses instructions that this processor lacks"
+        if -exit_code in _OF_THE_MACHINE:
+            message = f"the server crashed ({name}): {_OF_THE_MACHINE[-exit_code]}"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
     if died is not None and died.search(log_text):
@@ -428,11 +446,14 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
 
 
 def _joined(lines: Sequence[str], index: int) -> str:
-    """Return a line and its continuation: pydantic prints a field's name and the error's text on the lines below."""
+    """Return a line and its continuation.
+
+    Pydantic prints a field's name and the error's text on the lines below, and a text may begin after a line's end.
+    """
     parts = [lines[index]]
     validation = "validation error" in lines[index]
     for line in lines[index + 1 : index + 4]:
-        continues = line.startswith("  ") or (validation and _FIELD.match(line) is not None)
+        continues = line.startswith("  ") or (validation and _FIELD.match(line) is not None) or parts[-1].endswith(":")
         if not continues or line.lstrip().startswith(("File ", "For further")):
             break
         parts.append(line)

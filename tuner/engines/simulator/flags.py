@@ -36,6 +36,8 @@ _INTEGER_FLAGS = (
     *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
     *("pipeline-parallel-size", "data-parallel-size"),
 )
+_SUFFIXED_FLAGS = ("max-num-batched-tokens", "kv-cache-memory-bytes", "max-num-queued-tokens")
+"""Those whose values may end in k, K, M and the like, beside `_LENGTH_FLAG` (vLLM's `engine/arg_utils.py`)."""
 _FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb")
 _OPTIONAL_FLOAT_FLAG = "kv-offloading-size"
 _JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
@@ -132,7 +134,7 @@ def _parser() -> _Parser:
     for name in _TEXT_FLAGS:
         parser.add_argument(f"--{name}", type=_text)
     for name in _INTEGER_FLAGS:
-        parser.add_argument(f"--{name}", type=_integer)
+        parser.add_argument(f"--{name}", type=_suffixed if name in _SUFFIXED_FLAGS else _integer)
     for name in _FLOAT_FLAGS:
         parser.add_argument(f"--{name}", type=float)
     parser.add_argument(f"--{_OPTIONAL_FLOAT_FLAG}", type=lambda text: None if text in _NONE else float(text))
@@ -173,16 +175,19 @@ def _text(text: str) -> str | None:
 
 def _length(text: str) -> int | None:
     """Return the value of `--max-model-len`: -1 stands for `auto`."""
-    return -1 if text.lower() in ("auto", "-1") else _integer(text)
+    return -1 if text.lower() in ("auto", "-1") else _suffixed(text)
+
+
+def _suffixed(text: str) -> int | None:
+    """Return a whole number, with vLLM's suffixes or as Python reads it."""
+    value = None if text in _NONE else whole_number(text)
+    return _integer(text) if value is None else value
 
 
 def _integer(text: str) -> int | None:
-    """Return a whole number, with vLLM's suffixes or as Python reads it."""
-    value = None if text in _NONE else whole_number(text)
-    if value is not None or text in _NONE:
-        return value
+    """Return a whole number as Python reads it."""
     try:
-        return int(text)
+        return None if text in _NONE else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
 

@@ -45,7 +45,7 @@ _OUT_OF_MEMORY = (
 OWN_CAUSES = (
     *rows(
         FailureKind.GPU_BUSY,
-        r"Free memory on device .* is less than desired",
+        r"Free memory on device .* is less than|Externally held weights on device",
         r"Error in memory profiling\. Initial free memory",
     ),
     *rows(
@@ -53,6 +53,7 @@ OWN_CAUSES = (
         r"To serve at least one request with the models?'s max seq len",
         r"No available memory for the cache blocks",
         r"larger than the maximum number of tokens that can be stored in KV cache",
+        r"exceeds available Mamba cache blocks|Cannot auto-fit max_model_len",
     ),
     *rows(
         FailureKind.OUT_OF_MEMORY_STARTUP,
@@ -61,6 +62,7 @@ OWN_CAUSES = (
         phases=STARTING,
     ),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *rows(FailureKind.STARTUP_TIMEOUT, r"Timed out waiting for (?:new )?engine core processes to start"),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"No package metadata was found for vllm",

@@ -11,6 +11,7 @@ Messages, which some instrumentations record, are not read: there are lengths an
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -153,7 +154,9 @@ def _messages(content: bytes) -> list[bytes]:
 def _recognizes(source: TraceSource) -> bool:
     if source.is_json:
         return '"resourceSpans"' in source.text[: 2**16]
-    return b"\0" in source.content[: 2**12]
+    return b"\0" in source.content[: 2**12] and not source.content.startswith(
+        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    )
 
 
 OTLP = TraceFormat(

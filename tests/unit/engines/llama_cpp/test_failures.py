@@ -129,6 +129,9 @@ LINES = [
     ('error while handling argument "--ctx-size": invalid stoi argument', K.INVALID_CONFIGURATION),
     ("error: invalid argument: --no-such-flag", K.INVALID_CONFIGURATION),
     ("llama_init_from_model: V cache quantization requires flash_attn", K.INVALID_CONFIGURATION),
+    ("error: failed to get manifest at https://huggingface.co/v2/a/manifests/latest: 404", K.ENVIRONMENT_BROKEN),
+    ("error from HF API (https://huggingface.co/v2/a), response code: 401, data: {}", K.ENVIRONMENT_BROKEN),
+    ("mtmd_init_from_file: error: Failed to load CLIP model from mmproj.gguf", K.ENVIRONMENT_BROKEN),
     ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
 ]
 

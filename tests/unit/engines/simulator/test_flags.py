@@ -149,6 +149,8 @@ def test_what_is_not_simulated_says_so(line: str, message: str) -> None:
     ("words", "message"),
     [
         (["--max-model-len", "many"], "argument --max-model-len: invalid int value: 'many'"),
+        # vLLM reads such a suffix in some flags only
+        (["--max-num-seqs", "1k"], "argument --max-num-seqs: invalid int value: '1k'"),
         (["--max-num-seqs.a", "1"], "argument --max-num-seqs: invalid int value: '{\"a\": 1}'"),
         (["--limit-mm-per-prompt.image"], "argument --limit-mm-per-prompt.image: expected one argument"),
         (["--max-model-len", "-7"], "max_model_len: Input should be greater than or equal to -1"),
@@ -166,3 +168,4 @@ def test_what_vllm_refuses_is_refused_in_its_words(words: list[str], message: st
 )
 def test_lengths_for_people(text: str, tokens: int | None) -> None:
     assert parse_flags(["--max-model-len", text])["max_model_len"] == tokens
+    assert parse_flags(["--max-num-batched-tokens", "8k"])["max_num_batched_tokens"] == 8000

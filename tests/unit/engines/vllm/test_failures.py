@@ -261,6 +261,9 @@ ENVIRONMENT = [
     "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
     "ValueError: No supported config format found in acme/x.",
     "FileNotFoundError: Weight files referenced in index but missing: ['model-00002-of-00002.safetensors']",
+    "RuntimeError: Cannot find any safetensors model weights with `/models/a`",
+    "ValueError: Could not find tiktoken.model or tokenizer.model in /models/a",
+    "ValueError: Loading lora a failed: No adapter found for /loras/a",
     # the processes of a server
     "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error",
@@ -271,6 +274,8 @@ ENVIRONMENT = [
     "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
     "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth0",
     "ConnectionError: Could not find any running Ray instance. Please specify the one to connect to",
+    "ValueError: Cannot provide a placement group requiring 4 GPUs within 1800 seconds.",
+    "RuntimeError: Barrier timed out after 30 seconds",
     # driver and card
     "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
     "RuntimeError: CUDA error: system driver mismatch",
@@ -279,6 +284,9 @@ ENVIRONMENT = [
     "pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded",
     "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/main.c']' returned non-zero exit status 1.",
     "ImportError: cannot import name 'GenerationMixin' from 'transformers' (/x/transformers/__init__.py)",
+    "ImportError: numpy.core.multiarray failed to import",
+    "ImportError: This modeling file requires the following packages that were not found in your environment: tiktoken",
+    "torch._inductor.exc.InductorError: RuntimeError: PTXAS error: Internal Triton PTX codegen error",
     "ModuleNotFoundError: No module named 'triton'",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver",
     "RuntimeError: No CUDA GPUs are available",
@@ -399,6 +407,35 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
         ("OSError: [Errno 28] No space left on device: '/dev/shm/x'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
         ("CAS service error : IO Error: No space left on device (os error 28)\n", K.DISK_FULL, "no space left on disk"),
         ("RuntimeError: can't start new thread\n", K.ENVIRONMENT_BROKEN, "no more processes or threads are allowed"),
+        (
+            f"host:2:2 [0] NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n{NCCL}\n",
+            K.ENVIRONMENT_BROKEN,
+            "RDMA may not lock enough memory",
+        ),
+        (
+            "RuntimeError: Insufficient space in /dev/shm for message queue\n",
+            K.ENVIRONMENT_BROKEN,
+            "no room in /dev/shm",
+        ),
+        ("Fatal Python error: Bus error\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
+        (
+            "ImportError: \nT5Tokenizer requires the SentencePiece library but it was not found in your environment\n",
+            K.ENVIRONMENT_BROKEN,
+            "T5Tokenizer requires the SentencePiece library",
+        ),
+        (
+            "ValueError: Free memory on device cuda:0 (9/79 GiB) on startup is less than the engine's budget after "
+            "excluding external process's weights\n",
+            K.GPU_BUSY,
+            "Free memory on device",
+        ),
+        (
+            "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (318).\n",
+            K.KV_CACHE_TOO_SMALL,
+            "Mamba cache blocks (318)",
+        ),
+        ("TimeoutError: Timed out waiting for engine core processes to start.\n", K.STARTUP_TIMEOUT, "Timed out"),
+        ("ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n", K.INVALID_CONFIGURATION, "LoRA rank 64"),
         ("MemoryError\n", K.OUT_OF_MEMORY_STARTUP, "MemoryError"),
         ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
         (

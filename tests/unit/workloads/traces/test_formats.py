@@ -131,6 +131,11 @@ def test_protobuf_without_its_package_is_one_line(tmp_path: Path, monkeypatch: p
         read(tmp_path, b"\x0a\x00\x12", "otlp")
 
 
+def test_a_text_in_utf_16_is_not_taken_for_protobuf(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this is UTF-16; save it as UTF-8"):
+        read(tmp_path, "timestamp,prompt_tokens,completion_tokens\n".encode("utf-16"))
+
+
 def test_the_log_of_vllm_has_ids_or_texts(tmp_path: Path) -> None:
     found = read(tmp_path, samples.VLLM_DEBUG)
     assert rows(found) == [(4, 3, None), (2, 2, None)]  # the second answer: 8 characters, 4 a token
