@@ -23,10 +23,19 @@ from search_spaces import HardwareProfile, SpaceError
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.learning import HostPosterior, Linearised, follow, lesson_of, linearised, posterior
+from tuner.engines.simulator.learning import (
+    HostPosterior,
+    Linearised,
+    Metrics,
+    follow,
+    lesson_of,
+    linearised,
+    posterior,
+)
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_digest
 from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.prediction import Platform
 from tuner.errors import TunerError
 from tuner.observers.fan_out import SilentObserver
 from tuner.results import text
@@ -80,6 +89,7 @@ class HostLearner(SilentObserver):
         self._of_search, self._every = deque[Future[Lesson | None]](), list[Future[Lesson | None]]()
         self._ahead: dict[tuple[int, int, int], Linearised | None] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = threading.Event()
         stored = replace(spec, learned=None)
         self._search = simulator_of(replace(stored, workload=spec.searched_workload), engine)
         self._rounds = simulator_of(stored, engine)
@@ -128,10 +138,15 @@ class HostLearner(SilentObserver):
             self._note(f"predictions are corrected by {text.learned(shown)}")
         return self._learned
 
-    def close(self) -> None:
-        """Wait for the lessons of queued trials; the next run computes those that a minute is too short for."""
+    def close(self, at_once: bool = False) -> None:
+        """Wait for the lessons of queued trials, `at_once` for none; the next run computes those that are missing.
+
+        A minute is the longest wait. A prediction in progress is the last one.
+        """
         if self._pool is not None:
-            wait(self._every, _PATIENCE_S)
+            if not at_once:
+                wait(self._every, _PATIENCE_S)
+            self._closed.set()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -185,12 +200,13 @@ class HostLearner(SilentObserver):
         if any(word.startswith(_DRAFTS) for word in words):
             return None
         own = replace(simulator, workload=simulator.workload.model_copy(update={"seed": seed}))
-        return linearised(
-            own.platform,
-            lambda platform: replace(own, platform=platform).metrics(words, environment, served),
-            self._point,
-            experts=served.is_mixture_of_experts,
-        )
+
+        def predict(platform: Platform) -> Metrics | None:
+            if self._closed.is_set():
+                raise TunerError("the learner was closed")
+            return replace(own, platform=platform).metrics(words, environment, served)
+
+        return linearised(own.platform, predict, self._point, experts=served.is_mixture_of_experts)
 
 
 def _lower_priority() -> None:

@@ -7,9 +7,11 @@ configurations (docs/design/sampler.md).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.learning import HostPosterior
 from tuner.sampler.prior import Prior
@@ -28,9 +30,14 @@ class LearnedPrior:
         spread: see `ResidualSampler`.
     """
 
-    def __init__(self, spec: StudySpec, engine: EngineInfo, learned: Learned | None = None) -> None:
-        """Begin with what is known; without `learned`, that is `spec.learned` throughout."""
-        self._spec, self._engine = spec, engine
+    def __init__(
+        self, spec: StudySpec, engine: EngineInfo, learned: Learned | None = None, stop: CancelToken | None = None
+    ) -> None:
+        """Begin with what is known; without `learned`, that is `spec.learned` throughout.
+
+        Once `stop` is set, nothing is predicted: a stopped run does not wait for hundreds of predictions.
+        """
+        self._spec, self._engine, self._stop = spec, engine, stop or threading.Event()
         self._learned = learned or (lambda: spec.learned)
         self._use(self._learned())
 
@@ -44,5 +51,6 @@ class LearnedPrior:
 
     def _use(self, known: HostPosterior | None) -> None:
         self._known = known
-        self.prior: Prior | None = simulator_prior(replace(self._spec, learned=known), self._engine)
+        prior = simulator_prior(replace(self._spec, learned=known), self._engine)
+        self.prior: Prior | None = prior and (lambda params: None if self._stop.is_set() else prior(params))
         self.spread = 1.0 if known is None else known.spread

@@ -169,6 +169,8 @@ class Loop:
             item = self._next(source, slot)
             if item is None:
                 continue
+            if self._stop.is_set():
+                return  # it may be proposed without predictions; the next run proposes another one
             self._add(item)
             attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)

@@ -57,7 +57,8 @@ class Proposals:
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
         self._recipes: Future[list[Enqueued]] | None = None
-        self._leaves_place = self._combines_recipes = False
+        self._leaves_place = self._combines_recipes = self._is_outdated = False
+        self._was_corrected = spec.learned is not None
         self._recover()
         self._plan()
         self._plan_recipes()
@@ -96,13 +97,24 @@ class Proposals:
 
     def learn(self) -> None:
         """Order recipes and suggest configurations by what is known of the hosts by now."""
+        self._reorder_recipes()
+        self._renew_sampler()
+
+    def _reorder_recipes(self) -> None:
+        """Order the recipes by what is known of the hosts by now."""
         if not self._predictions.update():
             return
+        self._is_outdated = True
         self._named = deque(item for item in self._named if item.kind is not TrialKind.RECIPE)
         self._plan_recipes()
         if self._recipes is not None:
             wait([self._recipes])  # the next trial may need it at once, and the sampler's predictions would delay it
-        self._optuna_study.use_prior(self._predictions.prior, self._predictions.spread)
+
+    def _renew_sampler(self) -> None:
+        """Let the sampler begin anew if the predictions have changed; its first ones take the time of a trial."""
+        if self._is_outdated:
+            self._optuna_study.use_prior(self._predictions.prior, self._predictions.spread)
+            self._is_outdated, self._was_corrected = False, True
 
     def _plan_recipes(self) -> None:
         """Start to order the recipes, in a thread beside the first trial; none once the sampler has proposed one."""
@@ -137,13 +149,19 @@ class Proposals:
         return WorkItem(-1, 0, TrialKind.RECIPE, stack.config, f"{RECIPE}{stack.label}")
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next trial for any slot."""
+        """Return the next trial for any slot.
+
+        A suggestion is made by the predictions that the trial before had time to compute. Only the first correction is
+        waited for.
+        """
         if self._queue:
             return self._queue.popleft()
         if self._count >= self._trials:
             return None
-        self.learn()
+        self._reorder_recipes()
         item = self._next_named()
+        if item is not None or not self._was_corrected:
+            self._renew_sampler()
         if item is not None:
             hints = self._space.defaults_beside(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
@@ -155,6 +173,7 @@ class Proposals:
         if asked_or_none is None:
             self.space_exhausted = True
             return None
+        self._renew_sampler()
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
     def _has_converged(self) -> bool:

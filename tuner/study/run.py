@@ -108,7 +108,7 @@ def run_study(
     """
     clock = clock or RealClock()
     began, slots = clock.monotonic(), executor.slots
-    predictions = LearnedPrior(spec, engine, learned)
+    predictions = LearnedPrior(spec, engine, learned, wishes.stop)
     with closing(_optuna_study(spec, predictions, sources, storage_url, store, budget.trials)) as optuna_study:
         if predictions.prior is not None and engine.provenance is Provenance.SIMULATED:
             observer.note(OFF_PREDICTIONS)

@@ -213,7 +213,7 @@ def _run(
         )
         lacks = follower.wait(wishes.at_once if wishes.stop.is_set() else wishes.stop)
     finally:
-        learner.close()
+        learner.close(at_once=wishes.stop.is_set())
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
     return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)

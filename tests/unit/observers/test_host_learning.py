@@ -28,15 +28,18 @@ from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.flags import flag_names
-from tuner.engines.simulator.learning import moved
+from tuner.engines.simulator.learning import HostPosterior, moved
 from tuner.executors.base import InlineExecutor
 from tuner.observers import host_learning
 from tuner.observers.host_learning import HostLearner, is_teachable, learned_host, learned_in, this_host
 from tuner.results import text
+from tuner.sampler.prior import Prior
 from tuner.settings.study import TPE, StudySettings
 from tuner.specs import TrialSpec
+from tuner.study.learned_prior import Learned, LearnedPrior
+from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.run import open_study, run_study
-from tuner.study.simulator_prior import server_with, simulator_of, simulator_prior
+from tuner.study.simulator_prior import SimulatorPrior, server_with, simulator_of, simulator_prior
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import plan_study
 from tuner.study.specification.spec import Budget, Enqueued, StudySpec
@@ -248,8 +251,8 @@ class SlowMachine(StubEngine):
         return {**metrics, "success_rate": 1.0}
 
 
-def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list[str | None]:
-    """Run or resume a study on the slow machine until `most` trials have ended; return their labels, in order."""
+def slow_study(store: Store, folder: Path, recipes: tuple[Enqueued, ...] = (FP8, BIGGER)) -> StudySpec:
+    """Open a study of the slow machine."""
     settings = StudySettings(
         study="s",
         model="Qwen/Qwen2.5-1.5B-Instruct",
@@ -263,9 +266,30 @@ def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list
         sampler=TPE,  # whose suggestions need no predictions
     )
     built = build_spec(plan_study(settings, simulated=True, card="h200"), H200_INFO, H200, folder / "artifacts")
-    study = replace(built, recipes=(FP8, BIGGER))
+    study = replace(built, recipes=recipes)
     open_study(store, study, H200_INFO, [H200.name], RealClock())
-    stop = threading.Event()
+    return study
+
+
+def run_slowly(
+    store: Store,
+    folder: Path,
+    study: StudySpec,
+    budget: Budget,
+    observer: HostLearner,
+    wishes: Wishes,
+    learned: Learned,
+) -> None:
+    """Run a study on the slow machine."""
+    executor, url = InlineExecutor(lambda slot: SlowMachine(study), 1), normalise_url(str(folder / "s.db"))
+    run_study(study, H200_INFO, budget, store, url, executor, observer, wishes, learned=learned)
+    executor.close()
+    observer.close()
+
+
+def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list[str | None]:
+    """Run or resume a study on the slow machine until `most` trials have ended; return their labels, in order."""
+    study, stop = slow_study(store, folder), threading.Event()
 
     class Learner(HostLearner):
         def finished(self, record: TrialRecord) -> None:
@@ -274,12 +298,8 @@ def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list
                 stop.set()
 
     learner = Learner(store, study, H200_INFO)
-    executor = InlineExecutor(lambda slot: SlowMachine(study), 1)
-    learned = learner.learned if learns else None
-    budget, url = Budget(trials=10), normalise_url(str(folder / "s.db"))
-    run_study(study, H200_INFO, budget, store, url, executor, learner, Wishes(stop), learned=learned)
-    executor.close()
-    learner.close()
+    learned = learner.learned if learns else lambda: None
+    run_slowly(store, folder, study, Budget(trials=10), learner, Wishes(stop), learned)
     return [record.label for record in store.trials("s", finished=True)]
 
 
@@ -295,3 +315,68 @@ def test_the_second_trial_of_a_study_uses_the_lesson_of_its_first(
 def test_a_resumed_study_goes_on_with_the_recipes_of_an_uninterrupted_one(store: Store, tmp_path: Path) -> None:
     labels_of_a_run(store, tmp_path, learns=True, most=1)
     assert labels_of_a_run(store, tmp_path, learns=True, most=3)[1:] == ["recipe: bigger", "recipe: bigger + fp8"]
+
+
+def test_only_the_first_correction_is_waited_for(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of predictions change with a correction; a GPU that waits for them measures nothing."""
+    study, events = slow_study(store, tmp_path, recipes=()), list[str]()
+
+    class Learner(HostLearner):
+        def finished(self, record: TrialRecord) -> None:
+            super().finished(record)
+            events.append("finished")
+
+    class Recorded(OptunaStudy):
+        def use_prior(self, prior: Prior | None, spread: float = 1.0) -> None:
+            events.append("renewed")
+            super().use_prior(prior, spread)
+
+        def ask(self) -> RunningTrial:
+            events.append("suggested")
+            return super().ask()
+
+    def always_new() -> HostPosterior | None:
+        found = learner.learned()
+        return None if found is None else replace(found)
+
+    monkeypatch.setattr("tuner.study.run.OptunaStudy", Recorded)
+    learner = Learner(store, study, H200_INFO)
+    run_slowly(store, tmp_path, study, Budget(trials=4), learner, Wishes(), always_new)
+    first, later = ["renewed", "suggested"], ["suggested", "renewed"]
+    assert events == ["renewed", "finished", *first, "finished", *later, "finished", *later, "finished", "renewed"]
+
+
+def test_a_stopped_study_predicts_nothing(store: Store, tmp_path: Path) -> None:
+    stop = threading.Event()
+    prior = LearnedPrior(slow_study(store, tmp_path), H200_INFO, stop=stop).prior
+    assert prior is not None
+    assert prior({}) is not None
+    stop.set()
+    assert prior({}) is None
+
+
+def test_a_learner_that_is_closed_at_once_ends_with_its_prediction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lesson takes one prediction for each parameter, of seconds each under much traffic."""
+    [record] = run(store, "first", 1)
+    begun, go_on, predictions = threading.Event(), threading.Event(), list[object]()
+
+    def slow_metrics(*_: object) -> dict[str, float | None]:
+        predictions.append(_)
+        begun.set()
+        assert go_on.wait(60)
+        return {"output_throughput": 1.0}
+
+    monkeypatch.setattr(SimulatorPrior, "metrics", slow_metrics)
+    learner = HostLearner(store, spec("first"), INFO)
+    learner.finished(record)
+    assert begun.wait(60)
+    closing = threading.Thread(target=learner.close, args=(True,))
+    closing.start()
+    assert learner._closed.wait(60)
+    go_on.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert len(predictions) == 1
+    assert store.lessons_of("first") == {}
