@@ -22,6 +22,7 @@ from records.trials import Config, Provenance, TrialKind, TrialRecord
 from search_spaces import HardwareProfile, SpaceError
 from storage.errors import StorageError
 from storage.store import Store
+from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.learning import (
     HostPosterior,
@@ -49,6 +50,7 @@ _log = logging.getLogger(__name__)
 _NICENESS = 19
 """Lessons are computed beside a benchmark, which they must not disturb."""
 _PATIENCE_S = 60.0
+_LOOK_S = 0.2
 _DRAFTS = "--speculative-config"
 """What is accepted of drafts depends on the text, and says nothing of the host."""
 
@@ -81,15 +83,23 @@ class HostLearner(SilentObserver):
     """
 
     def __init__(
-        self, store: Store, spec: StudySpec, engine: EngineInfo, note: Callable[[str], None] = lambda line: None
+        self,
+        store: Store,
+        spec: StudySpec,
+        engine: EngineInfo,
+        note: Callable[[str], None] = lambda line: None,
+        stop: CancelToken | None = None,
     ) -> None:
-        """Begin with the trials of earlier runs; `note` receives a line each time that the predictions change."""
+        """Begin with the trials of earlier runs; `note` receives a line each time that the predictions change.
+
+        Once `stop` is set, nothing is computed or waited for any more; the next run computes what is missing.
+        """
         self._store, self._spec, self._engine, self._note = store, spec, engine, note
         self._learned, self._own = spec.learned, list[Lesson]()
         self._of_search, self._every = deque[Future[Lesson | None]](), list[Future[Lesson | None]]()
         self._ahead: dict[tuple[int, int, int], Linearised | None] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._closed = threading.Event()
+        self._stop = stop or threading.Event()
         stored = replace(spec, learned=None)
         self._search = simulator_of(replace(stored, workload=spec.searched_workload), engine)
         self._rounds = simulator_of(stored, engine)
@@ -127,7 +137,7 @@ class HostLearner(SilentObserver):
         It is the same object until a lesson moves the predictions, see `follow`.
         """
         before = self._learned
-        while self._of_search:
+        while self._of_search and self._waited_for(self._of_search[0]):
             lesson = self._of_search.popleft().result()
             if lesson is not None:
                 self._own.append(lesson)
@@ -138,15 +148,17 @@ class HostLearner(SilentObserver):
             self._note(f"predictions are corrected by {text.learned(shown)}")
         return self._learned
 
-    def close(self, at_once: bool = False) -> None:
-        """Wait for the lessons of queued trials, `at_once` for none; the next run computes those that are missing.
+    def _waited_for(self, lesson: Future[Lesson | None]) -> bool:
+        """Wait for a lesson; return False if the study was stopped."""
+        while not lesson.done() and not self._stop.is_set():
+            wait([lesson], _LOOK_S)
+        return not self._stop.is_set()
 
-        A minute is the longest wait. A prediction in progress is the last one.
-        """
+    def close(self) -> None:
+        """Wait for the lessons of queued trials; the next run computes those that a minute is too short for."""
         if self._pool is not None:
-            if not at_once:
+            if not self._stop.is_set():
                 wait(self._every, _PATIENCE_S)
-            self._closed.set()
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -202,8 +214,8 @@ class HostLearner(SilentObserver):
         own = replace(simulator, workload=simulator.workload.model_copy(update={"seed": seed}))
 
         def predict(platform: Platform) -> Metrics | None:
-            if self._closed.is_set():
-                raise TunerError("the learner was closed")
+            if self._stop.is_set():
+                raise TunerError("the study was stopped")
             return replace(own, platform=platform).metrics(words, environment, served)
 
         return linearised(own.platform, predict, self._point, experts=served.is_mixture_of_experts)

@@ -192,7 +192,8 @@ def _run(
     for line in hardly_met_slos(spec, engine):
         observer.note(line)
     uri = tracking_uri(url)
-    follower, learner = _follow(spec, store, url, uri, observer), HostLearner(store, spec, engine, observer.note)
+    follower = _follow(spec, store, url, uri, observer)
+    learner = HostLearner(store, spec, engine, observer.note, wishes.stop)
     every = FanOut(observer, follower, learner)
 
     def free_devices() -> None:
@@ -213,7 +214,7 @@ def _run(
         )
         lacks = follower.wait(wishes.at_once if wishes.stop.is_set() else wishes.stop)
     finally:
-        learner.close(at_once=wishes.stop.is_set())
+        learner.close()
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
     return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)

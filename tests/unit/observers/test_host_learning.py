@@ -355,28 +355,24 @@ def test_a_stopped_study_predicts_nothing(store: Store, tmp_path: Path) -> None:
     assert prior({}) is None
 
 
-def test_a_learner_that_is_closed_at_once_ends_with_its_prediction(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_learner_ends_with_its_prediction(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lesson takes one prediction for each parameter, of seconds each under much traffic."""
     [record] = run(store, "first", 1)
-    begun, go_on, predictions = threading.Event(), threading.Event(), list[object]()
+    begun, go_on, stop, predictions = threading.Event(), threading.Event(), threading.Event(), list[object]()
 
-    def slow_metrics(*_: object) -> dict[str, float | None]:
-        predictions.append(_)
+    def slow_metrics(*arguments: object) -> dict[str, float | None]:
+        predictions.append(arguments)
         begun.set()
         assert go_on.wait(60)
         return {"output_throughput": 1.0}
 
     monkeypatch.setattr(SimulatorPrior, "metrics", slow_metrics)
-    learner = HostLearner(store, spec("first"), INFO)
+    learner = HostLearner(store, spec("first"), INFO, stop=stop)
     learner.finished(record)
     assert begun.wait(60)
-    closing = threading.Thread(target=learner.close, args=(True,))
-    closing.start()
-    assert learner._closed.wait(60)
+    stop.set()
+    assert learner.learned() is None
     go_on.set()
-    closing.join(60)
-    assert not closing.is_alive()
+    learner.close()
     assert len(predictions) == 1
     assert store.lessons_of("first") == {}
