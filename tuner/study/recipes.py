@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 MOST_RECIPES = 6
 LEAST_TRIALS = 5
-"""A study measures at most this many recipes, and one for each of so many trials."""
+"""A study measures at most this many recipes, and one for each of so many trials; a shorter one measures one."""
 
 LEAST_GAIN = 1.01
 """A recipe is predicted to be better only with this factor on the score."""
@@ -40,7 +40,7 @@ Rank = tuple[float, float]
 
 def most_recipes(trials: int) -> int:
     """Return how many recipes a study of so many trials measures at most."""
-    return min(MOST_RECIPES, trials // LEAST_TRIALS)
+    return min(MOST_RECIPES, max(trials // LEAST_TRIALS, 1))
 
 
 def order_recipes(spec: StudySpec, prior: Prior | None, most: int) -> list[Enqueued]:
@@ -85,17 +85,20 @@ class _Predicted:
         return [recipe for recipe in recipes if self._predict(recipe.config) is None]
 
     def _chain(self, start: tuple[Rank, Enqueued], recipes: Sequence[Enqueued]) -> list[Enqueued]:
-        """Return a recipe, then it with the best other one, and so on while the prediction gains."""
+        """Return a recipe, then it with the best other one, and so on while the prediction gains.
+
+        Where the end is predicted to meet every SLO, what is predicted to miss one on the way there is left out.
+        """
         rank, best = start
-        chain = [best]
+        chain = [start]
         while True:
             together = [each for other in recipes if (each := combined(self._space, best, other)) is not None]
             ranks = [(found, each) for each in together if (found := self._rank(each.config)) is not None]
             following = max((pair for pair in ranks if _beats(pair[0], rank)), key=itemgetter(0), default=None)
             if following is None:
-                return chain
+                return [each for found, each in chain if found[0] == rank[0] or rank[0] < 0.0]
             rank, best = following
-            chain.append(best)
+            chain.append(following)
 
     def _predict(self, config: Config) -> Prediction | None:
         key = frozenset(config.items())

@@ -65,7 +65,7 @@ def labels(spec: StudySpec, prior: Prior | None, most: int = 6) -> list[str]:
     return [recipe.label for recipe in order_recipes(spec, prior, most)]
 
 
-@pytest.mark.parametrize(("trials", "expected"), [(1, 0), (4, 0), (5, 1), (12, 2), (29, 5), (30, 6), (200, 6)])
+@pytest.mark.parametrize(("trials", "expected"), [(2, 1), (4, 1), (5, 1), (12, 2), (29, 5), (30, 6), (200, 6)])
 def test_a_fifth_of_the_trials_and_at_most_six_are_recipes(trials: int, expected: int) -> None:
     assert most_recipes(trials) == expected
 
@@ -121,6 +121,14 @@ def test_where_the_defaults_miss_an_slo_by_0_3(
 ) -> None:
     prior = a_prior({"": 100.0, "fp8": value}, {"": 0.3, "fp8": violation})
     assert labels(spec_of(bench, space, FP8), prior) == (["fp8"] if kept else [])
+
+
+def test_steps_that_miss_an_slo_on_the_way_to_what_meets_it_are_left_out(bench: Bench, space: ResolvedSpace) -> None:
+    predicted = {"": 100.0, "fp8": 120.0, "tensor": 90.0, "fp8+tensor": 150.0}
+    missed = {"": 0.6, "fp8": 0.2, "tensor": 0.6}
+    spec = spec_of(bench, space, FP8, TENSOR)
+    assert labels(spec, a_prior(predicted, missed)) == ["fp8 + tensor"]
+    assert labels(spec, a_prior(predicted, {**missed, "fp8+tensor": 0.1})) == ["fp8", "fp8 + tensor"]
 
 
 def test_recipes_are_combined_unless_they_contradict_each_other(space: ResolvedSpace) -> None:
