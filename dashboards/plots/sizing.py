@@ -17,7 +17,7 @@ def cost_against_latency(shapes: Sequence[Mapping[str, Any]]) -> go.Figure | Non
     """Draw a point for each shape with a cost; a line joins those that no other one beats. None without a cost.
 
     Args:
-        shapes: `card`, `shape`, `origin`, `on_front`, `latencies` and `fleet`, as the JSON document has them.
+        shapes: `card`, `shape`, `origin`, `on_front`, `predicted_latencies` and `fleet`, as the JSON document has them.
     """
     shown = [each for each in shapes if each["fleet"] and each["fleet"]["cost_per_month"] is not None]
     if not shown:
@@ -26,9 +26,11 @@ def cost_against_latency(shapes: Sequence[Mapping[str, Any]]) -> go.Figure | Non
     cards = list(dict.fromkeys(each["card"] for each in shown))
     for column, (metric, label) in enumerate(_NAMES.items(), 1):
         for card, color in zip(cards, (COLORS[index % len(COLORS)] for index in range(len(cards))), strict=True):
-            own = [each for each in shown if each["card"] == card and each["latencies"].get(metric) is not None]
+            own = [
+                each for each in shown if each["card"] == card and each["predicted_latencies"].get(metric) is not None
+            ]
             figure.add_scatter(
-                x=[each["latencies"][metric] for each in own],
+                x=[each["predicted_latencies"][metric] for each in own],
                 y=[each["fleet"]["cost_per_month"] for each in own],
                 mode="markers",
                 name=card,

@@ -51,7 +51,7 @@ def shape_facts(each: Sized) -> dict[str, Any]:
         "band": dict(found.band or {}),
         "band_assumed": found.band_assumed,
         "limited_by": [] if found.held is None else list(found.held.missed),
-        "latencies": {name: _finite(value) for name, value in each.latencies.items()},
+        "predicted_latencies": {name: _finite(value) for name, value in each.latencies.items()},
         "price": None if each.price is None else each.price.to_dict(),
         "fleet": None if each.fleet is None else asdict(each.fleet),
         "pessimistic_servers": None if each.pessimistic is None else each.pessimistic.servers,
@@ -172,6 +172,8 @@ def why_lines(sizing: Sizing) -> Iterator[str]:
     if changing:
         yield f"{', '.join(changing)} may change the model's answers: `tuner quality` checks it"
     predicted = [each.prediction for each in shown if each.origin is not Origin.MEASURED]
+    if len(predicted) < len(shown):
+        yield "latencies are predicted, at each server's part of the peak"
     if predicted:
         yield "at worst: servers at the pessimistic end of the error band, on a slow host"
     reasons = dict.fromkeys(why.partition(":")[0] for each in predicted if (why := each.band_assumed))

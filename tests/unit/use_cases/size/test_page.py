@@ -93,9 +93,11 @@ def test_every_number_says_where_it_comes_from() -> None:
     mixed = replace(SIZING, shapes=(measured, *others), ratio=0.9)
     assert [row[3] for row in fleets_grid(mixed).rows[:2]] == ["measured", "predicted"]
     assert fleets_grid(mixed).rows[0][5] == "–"
-    assert "corrected: predicted rates times 0.900, the measured rates relative to their predictions" in why_lines(
-        mixed
-    )
+    said = list(why_lines(mixed))
+    assert "corrected: predicted rates times 0.900, the measured rates relative to their predictions" in said
+    latencies = "latencies are predicted, at each server's part of the peak"
+    assert latencies in said
+    assert latencies not in why_lines(SIZING)
     assert "Simulated, not measured" in html(SIZING)
     assert "Simulated, not measured" not in html(mixed)
 
