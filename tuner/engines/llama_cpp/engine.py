@@ -24,12 +24,12 @@ from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import (
-    COLOUR,
     EVIDENCE_CHARS,
     EVIDENCE_LINES,
     LOADED,
     STARTING,
     FailurePattern,
+    bare,
     read_log,
     rows,
     shortened,
@@ -65,7 +65,7 @@ _OUT_OF_MEMORY = (
     r"(?:cuda|hip)Malloc failed: out of memory",
     r"(?:CUDA|ROCm|HIP|Vulkan) error:? .*out of memory|ErrorOutOfDeviceMemory|OutOfHostMemory",
     r"failed to allocate|failed to create (?:cuda|CUDA) (?:graph|memory) pool",
-    r"std::bad_alloc|bad allocation|Cannot allocate memory",
+    r"std::bad_alloc|bad allocation|Cannot allocate memory|CommandBufferCallbackErrorOutOfMemory",
 )
 
 CAUSES: tuple[FailurePattern, ...] = (
@@ -83,10 +83,11 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"unknown model architecture",
         r"error loading model hyperparameters",
         r"error loading model vocabulary",
-        r"missing tensor|wrong number of tensors|wrong shape|invalid ggml type",
+        r"missing tensor|tensor '\S+' not found|wrong number of tensors|wrong shape|invalid ggml type",
         r"GGUF split|invalid split file|read error",
         r"the package xllamacpp is not installed",
         r"unknown projector type|failed to load CLIP model",
+        r"[Cc]ould(?: not|n't) resolve host|built without (?:CURL|SSL)|HTTPS is not supported",
         r"failed to (?:get|download) |invalid http status code|from HF API|response code: [45]\d\d",
     ),
     *rows(
@@ -130,7 +131,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
     """
-    lines = [COLOUR.sub("", line) for line in log_text.splitlines()]
+    lines = [bare(line) for line in log_text.splitlines()]
     errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
     causes = list(dict.fromkeys(_plain(line) for line in errors))
     evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None

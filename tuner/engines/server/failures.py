@@ -68,6 +68,7 @@ _OUT_OF_MEMORY = (
     r"CUDA driver error: out of memory",
     r"^(?:[\w.]*Array)?MemoryError\b",
     r"Cuda failure (?:\d+ )?'out of memory'",
+    r"CUDA runtime error\b.*out of memory",
 )
 
 _HUB = (
@@ -117,6 +118,7 @@ _MODEL = (
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
     r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
+    r"`?rope_scaling`? must be a dictionary with",
     r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
     r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
 )
@@ -126,21 +128,24 @@ _DEVICE = (
     r"NVIDIA driver on your system is too old",
     r"driver version is insufficient|InsufficientDriver|unsupported display driver|forward compatibility was attempted",
     r"Driver/library version mismatch|NVML.*(?:Not Found|Uninitialized|Unknown Error)|Failed to initialize NVML",
-    r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|No CUDA GPUs are available",
+    r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed",
+    r"No (?:CUDA|HIP|XPU) (?:GPU|device)s are available|Cannot re-initialize CUDA in forked subprocess",
     r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
+    r"HIP error: invalid device function|NoBinaryForGpu|were compiled with different CUDA|CUDNN_STATUS_NOT_INITIALIZED",
+    r"'_OpNamespace' '\w+' object has no attribute|operator \w+::\w+ does not exist",
     r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
     r"Failed to infer device type",
     r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
     r"CUDA error: invalid device ord",
     r"CUDA unknown error|CUDA error: initialization error|CUDA call failed lazily at initialization|driver mismatch",
-    r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError",
+    r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError|NVML_SUCCESS ==",
     r"uncorrectable (?:ECC|NVLink) error|ECC error",
     r"fallen off the bus|GPU is lost|Unable to determine the device handle",
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
     r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
-    r"cannot open shared object file",
+    r"cannot open shared object file|libcuda\.so cannot found|command not found",
     r"undefined symbol|version `\w+_[\d.]+' not found",
 )
 
@@ -152,9 +157,16 @@ _INTERCONNECT = (
     r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
     r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
     r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
+    r"exceeds the total number of available GPUs in the placement group",
     r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
 )
 """The processes of a server do not reach each other."""
+
+_PACKAGES = (
+    r"torch|triton|transformers|tokenizers|safetensors|numpy|xformers|flash_attn|timm|einops|tiktoken|sentencepiece|"
+    r"mistral_common|mamba_ssm|causal_conv1d|open_clip|librosa|soundfile|cv2|PIL|decord|google\.protobuf"
+)
+"""Packages that an engine or a model needs, whatever the flags are."""
 
 CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
@@ -188,6 +200,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Errno (?:28|122)\b|os error 28\b",
         message="no space left on disk",
     ),
+    *rows(FailureKind.SERVER_KILLED, r"node running low on memory|by OOM killer"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
@@ -233,11 +246,13 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"No compiled \w+ for|FlashAttention only supports Ampere",
         r"is larger than the number of available GPUs|is greater than max_lora_rank",
         r"requires you to execute the configuration file",
+        r"is not divisible by|greater than the derived max_model_len|not aligned with the quantized weight shape",
+        r"chat template string appears path-like",
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment",
-        r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
+        r"^ImportError: (?:cannot import name|DLL load failed|numpy|.*please (?:re)?install)|found in your environment",
+        rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,
     ),
@@ -245,7 +260,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",
-        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",
+        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be|(?:larg|great|small)er than)",
         phases=STARTING,
         general=True,
     ),
@@ -305,7 +320,8 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 """How argparse begins a line: the program's name, a colon, and `error: `."""
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
-    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(",
+    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|command not found|"
+    r"CUDA runtime error\b.*out of memory",
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
@@ -314,7 +330,12 @@ _NCCL_LINES = 400
 """How far before an error NCCL's warnings are its own reasons, in lines."""
 _PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
 _CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CARRIER = re.compile(
+    r"^(?:[\w.-]+ +\| )?(?:\d{4}-\d\d-\d\dT[\d:.,+Z-]+ (?:std(?:out|err) [FP] )?|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s\[]+\[\d+\]: )?"
+)
+"""What Compose, Docker, Kubernetes and systemd's journal write before a line."""
 _FIELD = re.compile(r"^[\w.]+$")
 _PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
 
@@ -371,6 +392,11 @@ def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> 
                 )
 
 
+def bare(line: str) -> str:
+    """Return a line of a log as the server wrote it, without colours and spaces at its end."""
+    return _CARRIER.sub("", _COLOUR.sub("", line)).rstrip()
+
+
 def redacted(failure: Failure, secrets: Secrets) -> Failure:
     """Return the failure with references for the values of secrets in its texts."""
     evidence = None if failure.evidence is None else secrets.redact(failure.evidence)
@@ -392,15 +418,16 @@ def without_cause(
     died: re.Pattern[str] | None = None,
 ) -> Failure:
     """Return the typed failure if the log has no cause; `died` are lines that state the end of a child process."""
-    if exit_code is not None and exit_code < 0:
-        name = signal_name(-exit_code)
-        if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    number = signal_of(exit_code)
+    if number is not None:
+        name = signal_name(number)
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             message = (
                 f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
             )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
-        if -exit_code in _OF_THE_MACHINE:
-            message = f"the server crashed ({name}): {_OF_THE_MACHINE[-exit_code]}"
+        if number in _OF_THE_MACHINE:
+            message = f"the server crashed ({name}): {_OF_THE_MACHINE[number]}"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
     if died is not None and died.search(log_text):
@@ -408,6 +435,21 @@ def without_cause(
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
     return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
+
+
+_FIRST_SIGNAL = 128
+_SHELL_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
+)
+"""A shell script ends with 128 + one of these if a signal ended its server."""
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    """Return the signal that ended a server, by its exit code or that of a shell script; None if none did."""
+    if exit_code is not None and exit_code < 0:
+        return -exit_code
+    number = (exit_code or 0) - _FIRST_SIGNAL
+    return number if number in _SHELL_SIGNALS else None
 
 
 def signal_name(number: int) -> str:
@@ -423,7 +465,7 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
 
     Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
-    lines = [texts.prefix.sub("", COLOUR.sub("", line).rstrip(), count=1) for line in log_text.splitlines()]
+    lines = [texts.prefix.sub("", bare(line), count=1) for line in log_text.splitlines()]
     start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
     chains: list[list[str]] = []
     chained = False

@@ -55,6 +55,7 @@ CAUSES = (
         r"No GPU devices found on the node",
         r"No module named 'tensorrt_llm",
         r"No package metadata was found for tensorrt.llm",
+        r"Unknown architecture for AutoModel",
         r"MPI_Init|MPI_Comm_spawn|libmpi\.so",
     ),
     *rows(

@@ -295,6 +295,17 @@ def test_a_prompt_that_the_server_counts_otherwise_is_found(
         ("ModuleNotFoundError: No module named 'sglang'", FailureKind.ENVIRONMENT_BROKEN),
         ("serve.py: error: unrecognized arguments: --slotz 3", FailureKind.INVALID_CONFIGURATION),
         ("error: unexpected argument '--slotz' found", FailureKind.INVALID_CONFIGURATION),
+        # of Python's servers, of TGI, of LMDeploy and of Docker
+        ("huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error.", FailureKind.ENVIRONMENT_BROKEN),
+        ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317", FailureKind.ENVIRONMENT_BROKEN),
+        ("2026-01-01T10:00:01.0Z OSError: You are trying to access a gated repo.", FailureKind.ENVIRONMENT_BROKEN),
+        ("ValueError: No available memory for the cache blocks.", FailureKind.KV_CACHE_TOO_SMALL),
+        ("Not enough memory to handle 4096 prefill tokens. You need to decrease", FailureKind.OUT_OF_MEMORY_STARTUP),
+        ("ERROR Shard process was signaled to shutdown with signal 9 rank=0", FailureKind.SERVER_KILLED),
+        ("[TM][ERROR] CUDA runtime error: out of memory /src/allocator.cc:49", FailureKind.OUT_OF_MEMORY_STARTUP),
+        ("[TM][ERROR] No enough blocks.", FailureKind.KV_CACHE_TOO_SMALL),
+        ("Bind for 0.0.0.0:8000 failed: port is already allocated.", FailureKind.PORT_TAKEN),
+        ("docker: Error response from daemon: pull access denied for a/b", FailureKind.ENVIRONMENT_BROKEN),
         ("something else happened", FailureKind.ENGINE_CRASH),
     ],
 )
