@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -93,26 +94,35 @@ def _ancestors(span: _Span, parents: Mapping[str, str]) -> Iterator[str]:
 
 def _spans(place: str, document: Any) -> Iterator[_Span]:
     for resource in _list(document, "resourceSpans"):
-        for scope in _list(resource, "scopeSpans"):
+        for scope in (*_list(resource, "scopeSpans"), *_list(resource, "instrumentationLibrarySpans")):
             for span in _list(scope, "spans"):
-                trace, own, parent = (str(span.get(name) or "") for name in ("traceId", "spanId", "parentSpanId"))
+                trace, own, parent = (str(_at(span, name) or "") for name in ("traceId", "spanId", "parentSpanId"))
                 attributes = {str(each.get("key")): _value(each.get("value")) for each in _list(span, "attributes")}
                 key = f"{trace}/{own}" if own else ""
                 at = f"{place}: span {own[:16]}" if own else place
-                times = span.get("startTimeUnixNano"), span.get("endTimeUnixNano")
+                times = _at(span, "startTimeUnixNano"), _at(span, "endTimeUnixNano")
                 yield _Span(at, key, f"{trace}/{parent}" if parent else "", *times, attributes)
 
 
+def _at(whole: Any, name: str) -> Any:
+    """Return what an object has under a name, which may be written with `_` (`resource_spans`)."""
+    return whole.get(name, whole.get(_snake(name))) if isinstance(whole, Mapping) else None
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
 def _list(whole: Any, name: str) -> list[Mapping[str, Any]]:
-    """Return the objects of a list under a name, which may be written with `_` (`resource_spans`)."""
-    found = whole.get(name) if isinstance(whole, Mapping) else None
+    """Return the objects of a list under a name."""
+    found = _at(whole, name)
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def _value(value: Any) -> Any:
     """Return an attribute's value, which OTLP wraps by its type; lists and objects are not needed."""
     kinds = ("intValue", "doubleValue", "stringValue", "boolValue")
-    return next((value[kind] for kind in kinds if kind in value), None) if isinstance(value, Mapping) else None
+    return next((found for kind in kinds if (found := _at(value, kind)) is not None), None)
 
 
 def _documents(source: TraceSource) -> Iterator[tuple[str, Any]]:
@@ -121,9 +131,11 @@ def _documents(source: TraceSource) -> Iterator[tuple[str, Any]]:
         yield from _protobuf(source)
         return
     try:
-        yield str(source.file), json.loads(source.text)
+        found = json.loads(source.text)
     except (ValueError, RecursionError):
         yield from source.entries
+        return
+    yield from ((str(source.file), each) for each in (found if isinstance(found, list) else [found]))
 
 
 def _protobuf(source: TraceSource) -> Iterator[tuple[str, Any]]:
@@ -153,7 +165,7 @@ def _messages(content: bytes) -> list[bytes]:
 
 def _recognizes(source: TraceSource) -> bool:
     if source.is_json:
-        return '"resourceSpans"' in source.text[: 2**16]
+        return any(f'"{name}"' in source.text[: 2**16] for name in ("resourceSpans", "resource_spans"))
     return b"\0" in source.content[: 2**12] and not source.content.startswith(
         (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     )
