@@ -145,7 +145,7 @@ _DEVICE = (
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
     r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
-    r"cannot open shared object file|libcuda\.so cannot found|command not found",
+    r"cannot open shared object file|libcuda\.so cannot found",
     r"undefined symbol|version `\w+_[\d.]+' not found",
 )
 
@@ -320,7 +320,7 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 """How argparse begins a line: the program's name, a colon, and `error: `."""
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
-    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|command not found|"
+    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|"
     r"CUDA runtime error\b.*out of memory",
     re.IGNORECASE,
 )

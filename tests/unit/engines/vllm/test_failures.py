@@ -465,7 +465,6 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             K.SERVER_KILLED,
             "the node running low on memory",
         ),
-        ("serve.sh: line 1: vllm: command not found\n", K.ENVIRONMENT_BROKEN, "vllm: command not found"),
         ("AssertionError: 30 is not divisible by 4\n", K.INVALID_CONFIGURATION, "30 is not divisible by 4"),
         (
             "ValueError: Weight output_partition_size = 1368 is not divisible by min_thread_n = 64.\n",
