@@ -76,6 +76,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
+        r"invalid device function|rocBLAS error: Cannot read",
         r"no kernel image is available|cannot open shared object|unsupported toolchain",
         r"(?:invalid|bad) magic",
         r"this GGUF file is version",

@@ -118,8 +118,9 @@ _MODEL = (
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
     r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
-    r"`?rope_scaling`? must be a dictionary with",
+    r"`?rope_scaling`? must be a dictionary with|GGUF model with architecture",
     r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
+    r"(?<!CUDA error: )Operation not permitted|Errno 1\b",
     r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
@@ -132,6 +133,7 @@ _DEVICE = (
     r"No (?:CUDA|HIP|XPU) (?:GPU|device)s are available|Cannot re-initialize CUDA in forked subprocess",
     r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
     r"HIP error: invalid device function|NoBinaryForGpu|were compiled with different CUDA|CUDNN_STATUS_NOT_INITIALIZED",
+    r"Cannot get CUDA generator without ATen_cuda|detected CUDA version .* mismatches",
     r"'_OpNamespace' '\w+' object has no attribute|operator \w+::\w+ does not exist",
     r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
@@ -157,7 +159,8 @@ _INTERCONNECT = (
     r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
     r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
     r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
-    r"exceeds the total number of available GPUs in the placement group",
+    r"exceeds the total number of available GPUs in the placement group|can fulfill resource request|NodeDiedError",
+    r"Rendezvous\w*Error",
     r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
 )
 """The processes of a server do not reach each other."""
@@ -230,6 +233,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"is required for suffix decoding",
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
+        r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm)",
+        r"Failed to find a kernel that can implement|too old to be supported by the triton",
         r"Unknown quantization method",
         r"quantization method .* (?:is not supported|does not match)",
         r"is not supported for quantization method",
@@ -251,7 +256,9 @@ CAUSES: tuple[FailurePattern, ...] = (
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"^ImportError: (?:cannot import name|DLL load failed|numpy|.*please (?:re)?install)|found in your environment",
+        r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment|DistributionNotFound",
+        r"^(?:Import|Value)Error: .*please (?:re)?install|Descriptors cannot be created directly",
+        r"Numpy is not available|may indicate binary incompatibility|module 'numpy' has no attribute",
         rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,

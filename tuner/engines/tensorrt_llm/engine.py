@@ -56,7 +56,7 @@ CAUSES = (
         r"No module named 'tensorrt_llm",
         r"No package metadata was found for tensorrt.llm",
         r"Unknown architecture for AutoModel",
-        r"MPI_Init|MPI_Comm_spawn|libmpi\.so",
+        r"MPI_Init|MPI_Comm_spawn|MPI_ERR_SPAWN|libmpi\.so",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
