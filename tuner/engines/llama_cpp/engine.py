@@ -114,7 +114,8 @@ A general row applies where no other row applies to any line.
 """
 
 CONSEQUENCES = re.compile(
-    r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
+    r"failed to (?:load model(?! '[^']*': )|create.context|create context)|exiting due to|"
+    r"error loading model: llama_model_loader|"
     r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:"
 )
 """Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""

@@ -143,6 +143,7 @@ LINES = [
     ),
     ("error: built without CURL, cannot download model from the internet", K.ENVIRONMENT_BROKEN),
     ("ROCm error: invalid device function", K.ENVIRONMENT_BROKEN),
+    ("clip_init: failed to load model 'mmproj.gguf': load_hparams: unknown projector type: x", K.ENVIRONMENT_BROKEN),
     ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file", K.ENVIRONMENT_BROKEN),
     ("error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", K.OUT_OF_MEMORY_STARTUP),
     ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
