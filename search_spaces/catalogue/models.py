@@ -375,7 +375,7 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "tied": bool(keys.get("tie_word_embeddings") if own is None else own),
         "dtype": str(next((each for each in dtypes if each), "float32")),
         "experts": experts if experts > 1 else 0,
-        "draft_layers": _first(text, _DRAFT_LAYERS),
+        "draft_layers": _first(text, _DRAFT_LAYERS) or int(keys.facts.get("draft_layers", 0)),
         "rotations": rotated_positions(keys) * (keys.get("qk_rope_head_dim") or _rotated_dim(keys, heads)),
     }
 

@@ -172,6 +172,11 @@ def test_a_hybrid_has_the_weights_of_its_class(config: dict[str, object], weight
     assert ModelShape.from_config_json(config).parameters == pytest.approx(weights, rel=0.01)
 
 
+def test_qwen3_next_has_a_layer_that_predicts_further_tokens() -> None:
+    # its config.json has no key for it, and vLLM takes one layer
+    assert known_models()["Qwen/Qwen3-Next-80B-A3B-Instruct"].draft_layers == 1
+
+
 def test_a_decoder_whose_keys_are_beside_those_of_its_encoder() -> None:
     # MiniCPM-V 2.6 has Qwen2.5-7B's: 28 layers × 2 × 4 heads × 128 numbers of 2 bytes
     sizes = {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
