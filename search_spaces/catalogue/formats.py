@@ -30,9 +30,10 @@ _FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
 _BITS_KEYS = ("bits", "w_bit", "wbits")
 _ALGORITHMS = {"FP8": 8.0, "FP8_PER_CHANNEL_PER_TOKEN": 8.0, "FP8_PB_WO": 8.0, "MXFP8": 8.25, "NVFP4": 4.5}
 _ALGORITHMS |= {"W4A16_NVFP4": 4.5, "W4A8_NVFP4_FP8": 4.5, "MXFP4": 4.25, "W4A8_MXFP4_FP8": 4.25, "INT8_SQ": 8.0}
-_ALGORITHMS |= {"W8A8_SQ_PER_CHANNEL": 8.0, "W4A8_AWQ": 4.125, "W4A16_AWQ": 4.125}
+_ALGORITHMS |= {"W8A8_SQ_PER_CHANNEL": 8.0, "W4A8_AWQ": 4.125, "W4A16_AWQ": 4.125, "NVFP4_AWQ": 4.5}
+_ALGORITHMS |= {"FP8_BLOCK_SCALES": 8 + 32 / 128**2, "W4A16_MXFP4": 4.25, "W4A8_MXFP4_MXFP8": 4.25, "INT8": 8.0}
 """ModelOpt's names, with the bits of a weight."""
-_KINDS = {"AWQ": "int", "INT8": "int", "MXFP": "mx"}
+_KINDS = {"NVFP4_AWQ": None, "AWQ": "int", "INT8": "int", "MXFP": "mx"}
 """Types of the weights by a part of such a name."""
 _FOUR_BITS = {"awq": 4.15625, "gptq": 4.125, "auto-round": 4.125, "mxfp4": 4.25, "compressed-tensors": 4.0}
 """Bits of methods whose checkpoints have 4 bits where they do not say how many."""

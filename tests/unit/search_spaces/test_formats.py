@@ -185,6 +185,8 @@ def test_a_file_of_modelopt_that_quantizes_nothing(cache: str | None, expected: 
         ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, 16, None),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, 8, "int"),
         ({"quant_method": "modelopt", "quant_algo": "MXFP4"}, None, "mx"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, None, None),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_MXFP4"}, 16, "mx"),
         (NVFP4, None, None),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "float", 32)}}},
