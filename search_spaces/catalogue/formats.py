@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from search_spaces.catalogue.model_config import shown, whole_number
@@ -199,31 +200,35 @@ def _quark(method: str, content: Mapping[str, Any], cache_bits: int | None) -> S
     if unknown is not None or content.get("layer_type_quant_config"):
         key = unknown or "layer_type_quant_config"
         return StoredFormat(method, cache_bits=cache_bits, unread=f"{key} {shown(content.get(key) or parts[key])}")
-    known = {name: found for name, found in formats.items() if found is not None}
-    rest, bits, activations, kind = known.pop("global_quant_config")
-    own = [(_any_of((name,))[0], found[0]) for name, found in known.items()]
+    known = [(name, found) for name, found in formats.items() if found is not None]
+    rest, _, activations, kind = known[0][1]
+    own: list[tuple[Matches, float]] = []
+    for bits, names in groupby(known[1:], lambda item: item[1][0]):
+        matches, pattern = _any_of(tuple(name for name, _ in names))
+        if pattern is not None:
+            return StoredFormat(method, cache_bits=cache_bits, unread=f"layer_quant_config {shown(pattern)}")
+        own.append((matches, bits))
 
     def bits_of(name: str) -> float:
         return next((bits for matches, bits in own if matches(name)), rest)
 
-    least = min([bits, *(found[1] for found in known.values())])
+    least = min(found[1] for _, found in known)
     return _kept(content, bits_of, StoredFormat(method, least, activations, kind, cache_bits))
 
 
-def _quark_weight(part: Any) -> tuple[float, int, int, str] | None:
+def _quark_weight(part: Mapping[str, Any] | None) -> tuple[float, int, int, str] | None:
     """Return the bits of a weight with its scales and without, those of an activation, and the type; None: unknown.
 
     A list has the steps of a quantization in several steps; the last one is stored.
     """
-    weight, inputs = (_last_of(part.get(key)) for key in ("weight", "input_tensors")) if part else (None, None)
-    if weight is None:
+    weight, inputs = (_last_of((part or {}).get(key)) for key in ("weight", "input_tensors"))
+    bits, activations = (_QUARK_BITS.get(str((each or {}).get("dtype"))) for each in (weight, inputs))
+    if part is None or "weight" not in part or bits is None or activations is None:
         return None
-    bits, activations = (_QUARK_BITS.get(str(each.get("dtype"))) for each in (weight, inputs or {"dtype": None}))
-    if bits is None or activations is None:
-        return None
-    kind = "int" if "int" in weight["dtype"] else "mx" if weight.get("scale_format") == "e8m0" else "float"
-    group = weight.get("group_size") or 0
-    return bits + ((8 if kind != "int" else 16) / group if group > 0 else 0.0), bits, activations, kind
+    name, scale, group = (str((weight or {}).get(key)) for key in ("dtype", "scale_format", "group_size"))
+    kind = "int" if "int" in name else "mx" if scale == "e8m0" else "float"
+    scales = (16 if kind == "int" else 8) / int(group) if group.isdecimal() and int(group) else 0.0
+    return bits + scales, bits, activations, kind
 
 
 def _last_of(value: Any) -> Mapping[str, Any] | None:
