@@ -22,19 +22,9 @@ from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
+from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.failures import (
-    EVIDENCE_CHARS,
-    EVIDENCE_LINES,
-    LOADED,
-    STARTING,
-    FailurePattern,
-    bare,
-    read_log,
-    rows,
-    shortened,
-    without_cause,
-)
+from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, bare, read_log, shortened, without_cause
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import ProgramEngine, find_named
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings

@@ -34,17 +34,9 @@ from tuner.engines import user_command as command
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.openai import kind
+from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.failures import (
-    EVIDENCE_CHARS,
-    EVIDENCE_LINES,
-    LOADED,
-    STARTING,
-    FailurePattern,
-    rows,
-    shortened,
-    signal_of,
-)
+from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, shortened, signal_of
 from tuner.engines.server.failures import classify as classify_exceptions
 from tuner.engines.server.program_engine import ProgramEngine
 from tuner.engines.server.running_server import HEALTH_S, HOST, GeneratorServer, Readings
