@@ -61,7 +61,7 @@ _OUT_OF_MEMORY = (
     r"cudaMalloc failed: out of memory",
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
     r"CUBLAS_STATUS_ALLOC_FAILED",
-    r"can't allocate memory|Cannot allocate memory",
+    r"can't allocate memory|Cannot allocate memory|model requires more system memory",
     r"^MemoryError\b|std::bad_alloc|CUDA runtime error\b.*out of memory|Not enough memory to handle \d+ prefill tokens",
 )
 
@@ -78,7 +78,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         message="no space left on disk",
     ),
     *rows(FailureKind.SERVER_KILLED, r"signaled to shutdown with signal 9\b"),
-    *rows(FailureKind.KV_CACHE_TOO_SMALL, r"No enough blocks"),
+    *rows(FailureKind.KV_CACHE_TOO_SMALL, r"No enough blocks|Please try to increase --mem-fraction-static"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
@@ -90,6 +90,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"command not found|^(?:\S+: )*exec: .*not found",
         r"^(?:ModuleNotFoundError|ImportError): ",
         r"Too many open files|Errno 24\b",
+        r"unknown model architecture|failed to open GGUF file",
         r"Error response from daemon|Cannot connect to the Docker daemon",
     ),
     *rows(
