@@ -1,9 +1,10 @@
 """OpenTelemetry's spans of generative AI, as files of the OTLP exporters: JSON, JSON lines, or protobuf.
 
 A span of an inference has the attributes `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens`; by older
-conventions, and in vLLM's own spans, `gen_ai.usage.prompt_tokens` and `gen_ai.usage.completion_tokens`. Its session is
-`gen_ai.conversation.id` (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans). Spans of agents sum up those
-within them. So a span counts only if it contains no other one with tokens
+conventions, and in vLLM's own spans, `gen_ai.usage.prompt_tokens` and `gen_ai.usage.completion_tokens`; OpenInference
+has `llm.token_count.prompt` and `llm.token_count.completion` (https://arize-ai.github.io/openinference/spec). The
+session is `gen_ai.conversation.id` (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans). Spans of agents
+sum up those within them. So a span counts only if it contains no other one with tokens
 (https://github.com/open-telemetry/opentelemetry-proto/blob/main/opentelemetry/proto/trace/v1/trace.proto for the form).
 
 Messages, which some instrumentations record, are not read: there are lengths and sessions, and no blocks.
@@ -23,8 +24,14 @@ from tuner.errors import UserError
 from tuner.workloads.traces.recording import Recorder, Recording, length, number
 from tuner.workloads.traces.source import FORMS, TraceFormat, TraceSource
 
-_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_INPUT = (
+    *("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+    *("llm.token_count.prompt", "llm.usage.prompt_tokens"),
+)
+_OUTPUT = (
+    *("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    *("llm.token_count.completion", "llm.usage.completion_tokens"),
+)
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 _OTHERS = ("embeddings", "execute_tool", "retrieval")
 """Operations (`gen_ai.operation.name`) that generate nothing."""

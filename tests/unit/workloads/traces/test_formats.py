@@ -121,6 +121,11 @@ def protobuf(framed: bool) -> bytes:
         lines_of_spans,
         lambda: json.dumps(snake(samples.OTLP)),
         lambda: json.dumps([samples.OTLP]),
+        lambda: re.sub(
+            r"gen_ai\.usage\.(in|prompt|out|completion)\w+",
+            lambda found: f"llm.token_count.{'prompt' if found[1] in ('in', 'prompt') else 'completion'}",
+            json.dumps(samples.OTLP),
+        ),
         lambda: json.dumps(samples.OTLP).replace("scopeSpans", "instrumentationLibrarySpans"),
         lambda: protobuf(framed=False),
         lambda: protobuf(framed=True),
