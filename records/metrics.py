@@ -229,7 +229,9 @@ def metric(name: str) -> Metric:
         return Metric(name, unprefixed.unit, unprefixed.direction, f"For {_scope(prefix)}: {unprefixed.meaning}")
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=3)
+    word = name.lower().replace("-", "_").replace("latency", "e2el").replace("e2e_", "e2el_")
+    near = difflib.get_close_matches(word, known, n=3)
+    near = near or [f"p99_{part}_ms" for part in word.split("_") if part in _LATENCIES]
     hint = f"; did you mean {', '.join(near)}?" if near else f"; metrics: {', '.join(known)}"
     raise KeyError(f"no metric is called {name!r}{hint}")
 

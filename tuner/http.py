@@ -11,9 +11,12 @@ from typing import TypeVar
 
 import httpx
 
-from tuner.transport import Unreached, explained, unusable_authorities
+from tuner.transport import Unreached, explained, speaks_tls, unusable_authorities
 
 Answer = TypeVar("Answer")
+
+_TLS_S = 2.0
+"""How long a handshake may take that finds out whether a server speaks TLS, in seconds."""
 
 BODY_LIMIT = 2**20
 """The largest body in bytes, unless the caller gives another."""
@@ -86,7 +89,15 @@ def fetch(
     """
     _check_authorities()
     client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
-    return _run(client, method, url, limits)
+    try:
+        reply = _run(client, method, url, limits)
+    except HttpError as error:
+        if error.connected and _is_of_tls(url, limits):
+            raise _of_tls(url) from None
+        raise
+    if reply.status == 400 and _is_of_tls(url, limits):  # as nginx and Go answer HTTP without TLS
+        raise _of_tls(url)
+    return reply
 
 
 def get_local(
@@ -161,6 +172,17 @@ def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float
             return response.status_code
 
     return _in_time(send(), deadline_s)
+
+
+def _is_of_tls(url: str, limits: ReadLimits) -> bool:
+    """Return whether a URL of HTTP without TLS names the port of a server that speaks TLS."""
+    parts = httpx.URL(url)
+    return parts.scheme == "http" and speaks_tls(parts.host, parts.port or 80, min(_TLS_S, limits.deadline_s))
+
+
+def _of_tls(url: str) -> HttpError:
+    remedy = f"give an address with https://, such as {httpx.URL(url).copy_with(scheme='https', path='/', query=None)}"
+    return HttpError("the server speaks TLS", remedy=remedy.rstrip("/"), lasting=True)
 
 
 def _check_authorities() -> None:

@@ -65,6 +65,20 @@ def unusable_authorities() -> Unreached | None:
     return None
 
 
+def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
+    """Return whether a server makes TLS handshakes; nothing is sent, and its certificate does not matter."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as connection,
+            context.wrap_socket(connection, server_hostname=host),
+        ):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
 def explained(error: BaseException) -> Unreached | None:
     """Return why a request had no answer; None if no cause of the exception is known."""
     return next((found for cause in _causes(error) if (found := _explained(cause)) is not None), None)

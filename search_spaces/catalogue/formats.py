@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from search_spaces.catalogue.model_config import shown, whole_number
@@ -30,12 +31,17 @@ _FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
 _BITS_KEYS = ("bits", "w_bit", "wbits")
 _ALGORITHMS = {"FP8": 8.0, "FP8_PER_CHANNEL_PER_TOKEN": 8.0, "FP8_PB_WO": 8.0, "MXFP8": 8.25, "NVFP4": 4.5}
 _ALGORITHMS |= {"W4A16_NVFP4": 4.5, "W4A8_NVFP4_FP8": 4.5, "MXFP4": 4.25, "W4A8_MXFP4_FP8": 4.25, "INT8_SQ": 8.0}
-_ALGORITHMS |= {"W8A8_SQ_PER_CHANNEL": 8.0, "W4A8_AWQ": 4.125, "W4A16_AWQ": 4.125}
+_ALGORITHMS |= {"W8A8_SQ_PER_CHANNEL": 8.0, "W4A8_AWQ": 4.125, "W4A16_AWQ": 4.125, "NVFP4_AWQ": 4.5}
+_ALGORITHMS |= {"FP8_BLOCK_SCALES": 8 + 32 / 128**2, "W4A16_MXFP4": 4.25, "W4A8_MXFP4_MXFP8": 4.25, "INT8": 8.0}
 """ModelOpt's names, with the bits of a weight."""
+_KINDS = {"NVFP4_AWQ": None, "AWQ": "int", "INT8": "int", "MXFP": "mx"}
+"""Types of the weights by a part of such a name."""
 _FOUR_BITS = {"awq": 4.15625, "gptq": 4.125, "auto-round": 4.125, "mxfp4": 4.25, "compressed-tensors": 4.0}
 """Bits of methods whose checkpoints have 4 bits where they do not say how many."""
 _CACHE_ALGORITHMS = {"FP8": 8, "NVFP4": 4, "INT8": 8}
 _MOST_BITS = 16
+_MX_GROUP = 32
+"""Weights with one scale in OCP's microscaling formats."""
 _PLACES = ("quantization_config", "compression_config", "quantization")
 """Keys of config.json with the formats; the last one is MLX's."""
 _KEPT = (
@@ -45,7 +51,7 @@ _KEPT = (
 """Keys of lists with the modules that stay at 16 bits."""
 _PREFIX = re.compile(r"^(?!.*(?:mtp|vis|audio))(?:.*\.)?(?=layers\.)")
 """What comes before `layers.N` of the decoder."""
-_SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?[\w.|\\*+?$^\-]*\)(?![*+?{]))*")
+_SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?([\w.|\\*+?$^\-]|\[[\w\-]+\])*\)(?![*+?{]))*")
 """Regular expressions whose time is bounded: no repeated group, and none within another."""
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
@@ -66,7 +72,8 @@ class StoredFormat:
             say.
         activation_bits: bits of an activation in the matrix products, of the widest where layers differ; None if the
             file does not say.
-        weight_type: `int` or `float`, None if the file does not say.
+        weight_type: `int`, `float`, or `mx` for floats whose scales are powers of two (OCP's microscaling); None if the
+            file does not say.
         cache_bits: bits of a number in the KV cache for `--kv-cache-dtype auto`; None: those of the arithmetic.
         blocks: whether weights have their scales by blocks.
         unread: the key of a format whose bits are not known; None if they are.
@@ -127,7 +134,7 @@ def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> St
     algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
     if algorithm in _ALGORITHMS:
         bits = _ALGORITHMS[algorithm]
-        kind = "int" if "AWQ" in algorithm or "INT8" in algorithm else None
+        kind = next((kind for part, kind in _KINDS.items() if part in algorithm), None)
         activations = re.search(r"W4A(16|8)_", algorithm)
         stored = StoredFormat(method, int(bits), int(activations[1]) if activations else None, kind, cache_bits)
         if algorithm == "FP8":  # one scale for each matrix, as vLLM's own FP8
@@ -140,6 +147,8 @@ def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> St
         return _of_bits(method, content, _checked(stated), cache_bits)
     if method == "mxfp4":
         return _kept(content, _experts_only(_FOUR_BITS[method]), StoredFormat(method, 4, cache_bits=cache_bits))
+    if algorithm is None and "quant_algo" in content:  # ModelOpt quantized nothing, or the KV cache alone
+        return StoredFormat(cache_bits=cache_bits)
     if method in _FOUR_BITS:
         return _kept(content, _FOUR_BITS[method], StoredFormat(method, cache_bits=cache_bits))
     unread = f"quant_method {method}" if algorithm is None else f"quant_algo {algorithm}"
@@ -170,28 +179,66 @@ def _bitsandbytes(method: str, content: Mapping[str, Any], cache_bits: int | Non
 def _torchao(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     """Return the formats of torchao: `quant_type` has the name of its class, such as Float8WeightOnlyConfig."""
     text = str(content.get("quant_type"))
-    found = re.search(r"(int|float|fp)(4|8)", text, re.IGNORECASE)
+    found = re.search(r"(int|float|fp)(4|8)_?weight", text, re.IGNORECASE)
     if found is None or "fqn" in text.lower():  # formats by a module's full name
         return StoredFormat(method, cache_bits=cache_bits, unread=f"quant_type {shown(text)}")
-    bits, group = int(found[2]), re.search(r"'group_size': (\d+)", text)
+    bits, group = int(found[2]), re.search(r"'group_size': (\d+)", f"{text} {content.get('quant_type_kwargs')}")
     scales = 2 * FULL_BITS / int(group[1]) if group else 0.0
     kind = "int" if found[1].lower() == "int" else "float"
-    return _kept(content, bits + scales, StoredFormat(method, bits, None, kind, cache_bits))
+    activations = 8 if re.search(r"(int|float)8_?dynamic_?activation", text, re.IGNORECASE) else None
+    return _kept(content, bits + scales, StoredFormat(method, bits, activations, kind, cache_bits))
 
 
 def _quark(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
-    """Return the formats of AMD's Quark: `global_quant_config` with the type of a weight."""
-    part = content.get("global_quant_config")
-    weight = part.get("weight") if isinstance(part, Mapping) else None
-    kind = str(weight.get("dtype")) if isinstance(weight, Mapping) else ""
-    bits = {"fp8_e4m3": 8, "int8": 8, "fp4": 4, "int4": 4, "uint4": 4}.get(kind)
-    if bits is None or content.get("layer_quant_config") or not isinstance(weight, Mapping):
-        key = "layer_quant_config" if content.get("layer_quant_config") else f"global_quant_config {shown(kind)}"
-        return StoredFormat(method, cache_bits=cache_bits, unread=key)
-    group = weight.get("group_size") or 0
-    scales = (8 if kind == "fp4" else 16) / group if group > 0 else 0.0
-    return _kept(content, bits + scales, StoredFormat(method, bits, None, kind.rstrip("48_em3u") or None, cache_bits))
+    """Return the formats of AMD's Quark: those of all modules, and by patterns those of some (`layer_quant_config`).
 
+    Scales for the KV cache are not read: vLLM's `--kv-cache-dtype auto` leaves the cache at 16 bits.
+    """
+    parts = {"global_quant_config": content.get("global_quant_config"), **(content.get("layer_quant_config") or {})}
+    formats = {name: _quark_weight(part) for name, part in parts.items()}
+    unknown = next((name for name, found in formats.items() if found is None), None)
+    if unknown is not None or content.get("layer_type_quant_config"):
+        key = unknown or "layer_type_quant_config"
+        return StoredFormat(method, cache_bits=cache_bits, unread=f"{key} {shown(content.get(key) or parts[key])}")
+    known = [(name, found) for name, found in formats.items() if found is not None]
+    rest, _, activations, kind = known[0][1]
+    own: list[tuple[Matches, float]] = []
+    for bits, names in groupby(known[1:], lambda item: item[1][0]):
+        matches, pattern = _any_of(tuple(name for name, _ in names))
+        if pattern is not None:
+            return StoredFormat(method, cache_bits=cache_bits, unread=f"layer_quant_config {shown(pattern)}")
+        own.append((matches, bits))
+
+    def bits_of(name: str) -> float:
+        return next((bits for matches, bits in own if matches(name)), rest)
+
+    least = min(found[1] for _, found in known)
+    return _kept(content, bits_of, StoredFormat(method, least, activations, kind, cache_bits))
+
+
+def _quark_weight(part: Mapping[str, Any] | None) -> tuple[float, int, int, str] | None:
+    """Return the bits of a weight with its scales and without, those of an activation, and the type; None: unknown.
+
+    A list has the steps of a quantization in several steps; the last one is stored.
+    """
+    weight, inputs = (_last_of((part or {}).get(key)) for key in ("weight", "input_tensors"))
+    bits, activations = (_QUARK_BITS.get(str((each or {}).get("dtype"))) for each in (weight, inputs))
+    if part is None or "weight" not in part or bits is None or activations is None:
+        return None
+    name, scale, group = (str((weight or {}).get(key)) for key in ("dtype", "scale_format", "group_size"))
+    kind = "int" if "int" in name else "mx" if scale == "e8m0" else "float"
+    scales = (16 if kind == "int" else 8) / int(group) if group.isdecimal() and int(group) else 0.0
+    return bits + scales, bits, activations, kind
+
+
+def _last_of(value: Any) -> Mapping[str, Any] | None:
+    last = value[-1] if isinstance(value, list) and value else value
+    return last if isinstance(last, Mapping) else None
+
+
+_QUARK_BITS = {"None": FULL_BITS, "bfloat16": FULL_BITS, "float16": FULL_BITS, "fp8_e4m3": 8, "int8": 8, "uint8": 8}
+_QUARK_BITS |= {"fp6_e2m3": 6, "fp6_e3m2": 6, "fp4": 4, "int4": 4, "uint4": 4}
+"""Quark's names of number formats, with their bits."""
 
 _READERS = {
     **dict.fromkeys(_FP8_METHODS, _fp8),
@@ -269,7 +316,7 @@ def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) 
         return StoredFormat(cache_bits=cache_bits)
     weights = [group["weights"] for group in groups]
     inputs = [group.get("input_activations") or {} for group in groups]
-    types = {str(each.get("type", "int")) for each in weights}
+    types = {"mx" if _is_mx(each) else str(each.get("type", "int")) for each in weights}
     stored = StoredFormat(
         method,
         min(_checked(each["num_bits"]) for each in weights),
@@ -294,12 +341,16 @@ def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) 
     return _kept(content, bits_of, stored)
 
 
+def _is_mx(weights: Mapping[str, Any]) -> bool:
+    return weights.get("type") == "float" and weights.get("group_size") == _MX_GROUP
+
+
 def _group_bits(weights: Mapping[str, Any]) -> float:
     """Return the bits of a weight with its scale in a group of compressed-tensors."""
     bits, group = _checked(weights["num_bits"]), weights.get("group_size")
     if not isinstance(group, int) or group <= 0:
         return bits
-    if bits == 4 and weights.get("type") == "float":  # NVFP4 and MXFP4 have scales of 8 bits
+    if _is_mx(weights) or (bits == 4 and weights.get("type") == "float"):  # NVFP4, MXFP4 and MXFP8: scales of 8 bits
         return bits + 8 / group
     return _with_scales(bits, group, weights.get("symmetric") is False)
 

@@ -352,7 +352,9 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         KeyError: for one that is missing or null, and that the class does not fill in.
         TypeError, ValueError: for an impossible one.
     """
-    heads, hidden = keys.count(*HEADS, default=1 if keys.facts.get("blocks") == "mixer" else None), keys.count(*HIDDEN)
+    hidden = keys.count(*HIDDEN)
+    # a model without attention has no heads that tensor parallelism would have to divide
+    heads = keys.count(*HEADS, default=hidden if keys.facts.get("blocks") == "mixer" else None)
     context = find_context_length(keys, f"{config.get('model_type')} {text.get('model_type')}")
     experts = keys.get(*EXPERTS)
     experts = max(experts, default=0) if isinstance(experts, list) else experts or 0
@@ -373,7 +375,7 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "tied": bool(keys.get("tie_word_embeddings") if own is None else own),
         "dtype": str(next((each for each in dtypes if each), "float32")),
         "experts": experts if experts > 1 else 0,
-        "draft_layers": _first(text, _DRAFT_LAYERS),
+        "draft_layers": _first(text, _DRAFT_LAYERS) or int(keys.facts.get("draft_layers", 0)),
         "rotations": rotated_positions(keys) * (keys.get("qk_rope_head_dim") or _rotated_dim(keys, heads)),
     }
 

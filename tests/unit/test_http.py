@@ -245,6 +245,19 @@ def test_aiohttp_s_error_has_the_same_words() -> None:
     assert found.problem.startswith("the certificate is not trusted (")
 
 
+def test_a_server_of_tls_is_named_to_who_asks_without() -> None:
+    with tls_server(CERTIFICATES["expired"][0]) as url:
+        plain = url.replace("https", "http")
+        with pytest.raises(HttpError) as caught:
+            fetch(f"{plain}/v1/models?a=b", LIMITS)
+        with pytest.raises(SettingError) as setting:
+            served_model(plain, None)
+    assert str(caught.value) == f"the server speaks TLS; give an address with https://, such as {url}"
+    assert str(setting.value) == f"url={plain!r}: {caught.value}"
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as port:
+        assert fetch(f"http://127.0.0.1:{port}", LIMITS).status == 400
+
+
 def test_a_server_without_tls_is_no_server_with_a_bad_certificate() -> None:
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n", close=True) as port, pytest.raises(HttpError) as caught:
         fetch(f"https://127.0.0.1:{port}", LIMITS)

@@ -74,7 +74,10 @@ def parse_objective(text: str) -> Objective:
 
 
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(<=|>=|<|>)\s*(\S+)\s*")
+_SIGNS = str.maketrans({"≤": "<=", "≥": ">="})
+_PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(<=|>=|<|>)\s*(\S*?[\d.]|\S+?)\s*(ms|s|%)?\s*")
+_UNITS = {"ms": {"ms": 1.0, "s": 1000.0}, "share": {"%": 0.01}}
+"""Units that a threshold may have, by the unit of its metric, with their size in it."""
 
 _JUST_MISSED = 1e-9
 """Violation of a strict SLO whose value equals its threshold."""
@@ -120,22 +123,25 @@ class Slo:
 
 
 def parse_slo(text: str) -> Slo:
-    """Read an SLO such as `p99_tpot_ms<50`.
+    """Read an SLO such as `p99_tpot_ms<50`, whose threshold may have a unit: `p99_ttft_ms<1.5s`.
 
     Raises:
         SettingError: for another form, an unknown metric or a threshold that is not a finite number.
     """
-    match = _PATTERN.fullmatch(text)
+    match = _PATTERN.fullmatch(text.translate(_SIGNS))
     if match is None:
         rule = "an SLO has the form METRIC<VALUE (or <=, >, >=)"
         raise SettingError("slo", text, rule, "give for example 'p99_tpot_ms<50'")
-    name, op, number = match.groups()
+    name, op, number, unit = match.groups()
     try:
-        metric(name)
+        own = metric(name).unit
     except KeyError as error:
         raise SettingError("slo", text, str(error.args[0])) from None
+    size = 1.0 if unit is None else _UNITS.get(own, {}).get(unit)
+    if size is None:
+        raise SettingError("slo", text, f"{name} is in {own}, not in {unit}", "leave the unit out")
     try:
-        threshold = float(number)
+        threshold = float(f"{float(number) * size:.15g}")  # 99.9 % is 0.999
     except ValueError:
         threshold = math.nan
     if not math.isfinite(threshold):

@@ -284,7 +284,7 @@ def _tokens(entry: dict[str, Any]) -> int | None:
         or not 1 <= tokens <= LARGEST_LENGTH
         or tokens % 1
     ):
-        raise ValueError(f"output_tokens {str(tokens)[:40]} is not a length; give a whole number of tokens from 1")
+        raise ValueError(f"output_tokens {repr(tokens)[:40]} is not a length; give a whole number of tokens from 1")
     return int(tokens)
 
 

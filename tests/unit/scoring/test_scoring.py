@@ -103,6 +103,11 @@ def test_violation_by_hand(slo: str, value: float | None, expected: float) -> No
 def test_slo_reads_back() -> None:
     assert str(parse_slo(" p99_ttft_ms <= 2000 ")) == "p99_ttft_ms<=2000"
     assert parse_slo("p99_ttft_ms<=2000") == Slo("p99_ttft_ms", "<=", 2000.0)
+    assert parse_slo("p99_ttft_ms≤1.5s") == Slo("p99_ttft_ms", "<=", 1500.0)
+    assert parse_slo("chat.p95_tpot_ms < 40 ms") == Slo("chat.p95_tpot_ms", "<", 40.0)
+    assert parse_slo("success_rate>=99.9%") == Slo("success_rate", ">=", 0.999)
+    with pytest.raises(SettingError, match="goodput is in req/s, not in %; leave the unit out"):
+        parse_slo("goodput>5%")
 
 
 def test_absent_metric_passes_no_slo() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from search_spaces import ModelShape, known_models
+from search_spaces.catalogue.formats import of_quant_file
 from search_spaces.catalogue.models import PartBits
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 
@@ -17,6 +18,7 @@ MOE = {
     **{"moe_intermediate_size": 768, "max_position_embeddings": 40960, "shared_expert_intermediate_size": 768},
 }
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+MXFP4 = {"dtype": "fp4", "group_size": 32, "scale_format": "e8m0"}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 
 
@@ -71,9 +73,13 @@ def weights(number: int, kind: str, group: int | None = None) -> dict[str, Any]:
             4.25,
         ),
         (
-            {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}},
-            4.25,
+            {"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 64}},
+            4.5,
         ),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8DynamicActivationInt4WeightConfig"}}}, 4),
+        ({"quant_method": "quark", "global_quant_config": {"weight": MXFP4}}, 4.25),
+        # weights in two steps: the last one is stored
+        ({"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}, 4),
     ],
 )
 def test_bits_include_scales(quantization: dict[str, Any], expected: float) -> None:
@@ -137,6 +143,38 @@ def test_bits_of_single_modules() -> None:
     dynamic = {"+:.*down_proj.*": {"bits": 8, "group_size": 32}}
     found = bits({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "dynamic": dynamic}, DENSE)
     assert (found.attention, found.mlp) == pytest.approx((4.125, (4.125 + 4.125 + 8.5) / 3))
+    # a class of characters within a group: layers 10 to 27 of 28 have 8 bits
+    dynamic = {r"+:.*\.(?:1[0-9]|2[0-9])\..*": {"bits": 8}}
+    found = bits({"quant_method": "gptq", "bits": 4, "dynamic": dynamic}, DENSE)
+    assert found.mlp == pytest.approx((10 * 4 + 18 * 8) / 28)
+
+
+def test_quark_gives_layers_formats_by_patterns() -> None:
+    fp8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}
+    whole, cached = {"weight": fp8, "input_tensors": fp8}, {"weight": fp8, "input_tensors": fp8, "output_tensors": fp8}
+    caches = {
+        "layer_quant_config": {"*k_proj": cached, "*v_proj": cached},
+        "kv_cache_quant_config": {"*k_proj": cached},
+    }
+    quantization = {"quant_method": "quark", "global_quant_config": whole, **caches, "exclude": ["lm_head"]}
+    shape = ModelShape.from_config_json({**DENSE, "quantization_config": quantization})
+    # vLLM's `auto` does not read Quark's scales of the cache
+    assert (shape.unread, shape.weight_bits, shape.activation_bits, shape.cache_bits) == (None, 8, 8, None)
+    layers = {"*self_attn*": whole, "*mlp*": {"weight": MXFP4, "input_tensors": MXFP4}}
+    found = bits({**quantization, "layer_quant_config": layers}, DENSE)
+    assert (found.attention, found.mlp) == (8, 4.25)
+    other = {
+        **DENSE,
+        "quantization_config": {**quantization, "layer_quant_config": {"*mlp*": {"weight": {"dtype": "x"}}}},
+    }
+    assert str(ModelShape.from_config_json(other).unread).startswith("this quantization is not simulated (*mlp* {")
+
+
+@pytest.mark.parametrize(("cache", "expected"), [(None, None), ("FP8", 8)])
+def test_a_file_of_modelopt_that_quantizes_nothing(cache: str | None, expected: int | None) -> None:
+    file = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": None, "kv_cache_quant_algo": cache}}
+    shape = ModelShape.from_config_json(DENSE, of_quant_file(file))
+    assert (shape.quantization, shape.unread, shape.stored_bits, shape.cache_bits) == (None, None, 16, expected)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +184,24 @@ def test_bits_of_single_modules() -> None:
         ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, 16, "int"),
         ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, 16, None),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, 8, "int"),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP4"}, None, "mx"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, None, None),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_MXFP4"}, 16, "mx"),
         (NVFP4, None, None),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": weights(4, "float", 32)}}},
+            16,
+            "mx",
+        ),
+        ({"quant_method": "quark", "global_quant_config": {"weight": MXFP4, "input_tensors": MXFP4}}, 4, "mx"),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}},
+            },
+            8,
+            "float",
+        ),
     ],
 )
 def test_formats_of_activations(quantization: dict[str, Any], activations: int | None, kind: str | None) -> None:

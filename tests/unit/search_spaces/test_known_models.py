@@ -172,5 +172,19 @@ def test_a_hybrid_has_the_weights_of_its_class(config: dict[str, object], weight
     assert ModelShape.from_config_json(config).parameters == pytest.approx(weights, rel=0.01)
 
 
+def test_qwen3_next_has_a_layer_that_predicts_further_tokens() -> None:
+    # its config.json has no key for it, and vLLM takes one layer
+    assert known_models()["Qwen/Qwen3-Next-80B-A3B-Instruct"].draft_layers == 1
+
+
+def test_a_decoder_whose_keys_are_beside_those_of_its_encoder() -> None:
+    # MiniCPM-V 2.6 has Qwen2.5-7B's: 28 layers × 2 × 4 heads × 128 numbers of 2 bytes
+    sizes = {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
+    config = {"model_type": "minicpmv", **sizes, "intermediate_size": 18944, "vocab_size": 151666}
+    shape = ModelShape.from_config_json({**config, "max_position_embeddings": 32768, "auto_map": {"AutoModel": "x"}})
+    assert shape.unread is None
+    assert shape.kv_bytes_per_token(2) == 57_344
+
+
 def test_an_unknown_model_has_no_shape() -> None:
     assert known_model("Qwen/Qwen9-1T") is None

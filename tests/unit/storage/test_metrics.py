@@ -51,6 +51,9 @@ def test_a_prefix_narrows_the_meaning(name: str, meaning: str) -> None:
 def test_an_unknown_metric_lists_similar_names() -> None:
     with pytest.raises(KeyError, match="no metric is called 'p99_tftt_ms'; did you mean p99_ttft_ms"):
         metric("p99_tftt_ms")
+    for word, meant in (("ttft", "p99_ttft_ms"), ("P90-TPOT-ms", "p90_tpot_ms"), ("p99_latency_ms", "p99_e2el_ms")):
+        with pytest.raises(KeyError, match=f"'{word}'; did you mean {meant}"):
+            metric(word)
 
 
 def test_the_page_lists_every_metric_once() -> None:

@@ -22,19 +22,9 @@ from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
+from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.failures import (
-    COLOUR,
-    EVIDENCE_CHARS,
-    EVIDENCE_LINES,
-    LOADED,
-    STARTING,
-    FailurePattern,
-    read_log,
-    rows,
-    shortened,
-    without_cause,
-)
+from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, bare, read_log, shortened, without_cause
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import ProgramEngine, find_named
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
@@ -65,7 +55,7 @@ _OUT_OF_MEMORY = (
     r"(?:cuda|hip)Malloc failed: out of memory",
     r"(?:CUDA|ROCm|HIP|Vulkan) error:? .*out of memory|ErrorOutOfDeviceMemory|OutOfHostMemory",
     r"failed to allocate|failed to create (?:cuda|CUDA) (?:graph|memory) pool",
-    r"std::bad_alloc|bad allocation|Cannot allocate memory",
+    r"std::bad_alloc|bad allocation|Cannot allocate memory|CommandBufferCallbackErrorOutOfMemory",
 )
 
 CAUSES: tuple[FailurePattern, ...] = (
@@ -76,6 +66,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
+        r"invalid device function|rocBLAS error: Cannot read",
         r"no kernel image is available|cannot open shared object|unsupported toolchain",
         r"(?:invalid|bad) magic",
         r"this GGUF file is version",
@@ -83,10 +74,11 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"unknown model architecture",
         r"error loading model hyperparameters",
         r"error loading model vocabulary",
-        r"missing tensor|wrong number of tensors|wrong shape|invalid ggml type",
+        r"missing tensor|tensor '\S+' not found|wrong number of tensors|wrong shape|invalid ggml type",
         r"GGUF split|invalid split file|read error",
         r"the package xllamacpp is not installed",
         r"unknown projector type|failed to load CLIP model",
+        r"[Cc]ould(?: not|n't) resolve host|built without (?:CURL|SSL)|HTTPS is not supported",
         r"failed to (?:get|download) |invalid http status code|from HF API|response code: [45]\d\d",
     ),
     *rows(
@@ -112,7 +104,8 @@ A general row applies where no other row applies to any line.
 """
 
 CONSEQUENCES = re.compile(
-    r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
+    r"failed to (?:load model(?! '[^']*': )|create.context|create context)|exiting due to|"
+    r"error loading model: llama_model_loader|"
     r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:"
 )
 """Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
@@ -130,7 +123,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
     """
-    lines = [COLOUR.sub("", line) for line in log_text.splitlines()]
+    lines = [bare(line) for line in log_text.splitlines()]
     errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
     causes = list(dict.fromkeys(_plain(line) for line in errors))
     evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None

@@ -1,7 +1,8 @@
 """The engine `openai`: start any command that serves an OpenAI-compatible API, and read its failures.
 
 The cause of a failure is the last line of the log that a row of the failure table matches: the server may have survived
-earlier ones. The table has texts of Linux, CUDA, HIP, PyTorch and of parsers of command lines, not of one engine.
+earlier ones. The table has texts of Linux, CUDA, HIP, PyTorch and of parsers of command lines, not of one engine. Where
+no row matches, the exceptions of a Python server have their types by the rows that engines of Python share.
 
 A prompt is a text, which every completions API takes. The package `tokenizers` makes texts of exact lengths from the
 model's tokenizer. A GGUF file has no tokenizer that this package reads: its prompts are lists of token ids.
@@ -33,17 +34,10 @@ from tuner.engines import user_command as command
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.openai import kind
+from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.failures import (
-    EVIDENCE_CHARS,
-    EVIDENCE_LINES,
-    LOADED,
-    STARTING,
-    FailurePattern,
-    rows,
-    shortened,
-    without_cause,
-)
+from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, shortened, signal_of
+from tuner.engines.server.failures import classify as classify_exceptions
 from tuner.engines.server.program_engine import ProgramEngine
 from tuner.engines.server.running_server import HEALTH_S, HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import GGUF_SUFFIX, LibraryTools, find_tokenizer, gguf_tools
@@ -67,20 +61,15 @@ _OUT_OF_MEMORY = (
     r"cudaMalloc failed: out of memory",
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
     r"CUBLAS_STATUS_ALLOC_FAILED",
-    r"can't allocate memory|Cannot allocate memory",
-    r"^MemoryError\b|std::bad_alloc",
+    r"can't allocate memory|Cannot allocate memory|model requires more system memory",
+    r"^MemoryError\b|std::bad_alloc|CUDA runtime error\b.*out of memory|Not enough memory to handle \d+ prefill tokens",
 )
-
-FIRST_SIGNAL = 128
-SHELL_SIGNALS = frozenset(
-    FIRST_SIGNAL + number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
-)
-"""Exit codes with which a shell script ends whose server was ended by a signal."""
 
 CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.PORT_TAKEN,
         r"address already in use|address in use|EADDRINUSE|Errno 98\b|os error 98\b|couldn't bind",
+        r"port is already allocated",
         message="another program took the port",
     ),
     *rows(
@@ -88,6 +77,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b",
         message="no space left on disk",
     ),
+    *rows(FailureKind.SERVER_KILLED, r"signaled to shutdown with signal 9\b"),
+    *rows(FailureKind.KV_CACHE_TOO_SMALL, r"No enough blocks|Please try to increase --mem-fraction-static"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
@@ -99,6 +90,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"command not found|^(?:\S+: )*exec: .*not found",
         r"^(?:ModuleNotFoundError|ImportError): ",
         r"Too many open files|Errno 24\b",
+        r"unknown model architecture|failed to open GGUF file",
+        r"Error response from daemon|Cannot connect to the Docker daemon",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
@@ -125,11 +118,11 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     for line, row in itertools.product(reversed(lines), CAUSES):
         if row.matches(line, phase):
             return Failure(row.kind, phase, row.message or shortened(line), evidence, exit_code)
-    code = FIRST_SIGNAL - exit_code if exit_code in SHELL_SIGNALS else exit_code
-    if lines and code is not None and code >= 0:
-        message = f"the server ended with exit code {code}; its last line: {shortened(lines[-1])}"
-        return Failure(FailureKind.ENGINE_CRASH, phase, message, evidence, exit_code)
-    return replace(without_cause(log_text, code, phase, evidence, VLLM_TEXTS.died), exit_code=exit_code)
+    found = classify_exceptions(log_text, exit_code, phase, VLLM_TEXTS)
+    if found.kind is FailureKind.ENGINE_CRASH and lines and exit_code is not None and signal_of(exit_code) is None:
+        message = f"the server ended with exit code {exit_code}; its last line: {shortened(lines[-1])}"
+        found = replace(found, message=message)
+    return replace(found, evidence=evidence)
 
 
 class TrialPrompts:

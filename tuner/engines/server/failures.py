@@ -1,7 +1,4 @@
-"""Derive a typed `Failure` from a log, an exit code and a phase, by a table from texts to failure kinds.
-
-The texts are those of the libraries that engines of Python have in common, and of what these engines took over from one
-another; an engine's own rows come before. A row that names phases applies only in those.
+"""Derive a typed `Failure` from a log, an exit code and a phase, by a table from texts to failure kinds (`causes.py`).
 
 A server of several Python processes logs one failure several times: in the process where it happened, then in each
 parent, then in the API server with a text of its own. The first traceback after the first line of the `anchor`, such as
@@ -19,237 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from records.trials import Failure, FailureKind, Phase
+from tuner.engines.server.causes import CAUSES, STARTING, FailurePattern, rows
 from tuner.processes.secrets import Secrets
-
-STARTING = frozenset({Phase.CHECK, Phase.LAUNCH, Phase.READY})
-LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
-
-
-@dataclass(frozen=True)
-class FailurePattern:
-    """One row. `message` is shown to the user; None shows the causal line itself.
-
-    A general row names a form of error that can have any cause. It applies where no other row applies to any exception
-    of the chain.
-    """
-
-    kind: FailureKind
-    pattern: re.Pattern[str]
-    message: str | None = None
-    phases: frozenset[Phase] | None = None
-    general: bool = False
-
-    def matches(self, line: str, phase: Phase) -> bool:
-        """Return whether the row applies to `line` in `phase`."""
-        return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
-
-
-def rows(
-    kind: FailureKind,
-    *patterns: str,
-    message: str | None = None,
-    phases: frozenset[Phase] | None = None,
-    general: bool = False,
-) -> tuple[FailurePattern, ...]:
-    """Return one row for each pattern; patterns ignore case."""
-    compiled = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
-    return tuple(FailurePattern(kind, pattern, message, phases, general) for pattern in compiled)
-
-
-_OUT_OF_MEMORY = (
-    r"OutOfMemoryError",
-    r"CUDA out of memory",
-    r"CUDA error: out of memory",
-    r"cudaErrorMemoryAllocation",
-    r"CUBLAS_STATUS_ALLOC_FAILED",
-    r"DefaultCPUAllocator: can't allocate memory",
-    r"Cannot allocate memory",
-    r"Not enough memory (?:for|to)",
-    r"CUDA driver error: out of memory",
-    r"^(?:[\w.]*Array)?MemoryError\b",
-    r"Cuda failure (?:\d+ )?'out of memory'",
-)
-
-_HUB = (
-    r"Invalid repository ID or local directory",
-    r"is not a local folder (?:and is not a valid model identifier|or a valid repository name)",
-    r"Repo(?:sitory)?NotFound|RevisionNotFound|(?:Remote|Local)?EntryNotFoundError|IncompleteSnapshot",
-    r"HFValidationError|HfUriError|is not a valid git identifier",
-    r"Gated ?Repo|gated repo|is restricted and you are not in the authorized list|awaiting a review",
-    r"HfHubHTTPError|DisabledRepo|Invalid (?:username or password|credentials|user token)",
-    r"(?:401|403|404|429|50\d) (?:Client|Server) Error|Client error '(?:401|403|404|429)|Server error '50",
-    r"Too Many Requests|rate limit",
-    r"couldn't connect to|specific connection error|error happened while trying to locate the file",
-    r"outgoing traffic has been disabled|OfflineMode|offline mode is enabled",
-    r"cannot find (?:the requested files|an appropriate cached snapshot)|LocalEntryNotFound|in the cached files",
-    r"PermissionError at .* when downloading|\.cache.*Permission denied|Permission denied.*\.cache",
-    r"Consistency check failed|XetDownloadError|CAS (?:service|client) error|hf_xet",
-    r"does not appear to have (?:a )?files? named",
-    r"^(?:huggingface_hub|modelscope|botocore|s3fs|gcsfs|azure|google\.(?:auth|api_core|cloud))\.[\w.]+(?::|$)",
-    r"runai\w* request|libstreamer",
-)
-"""The hub does not have the model, does not give it, or is not reached."""
-
-_NETWORK = (
-    r"Max retries exceeded|NameResolutionError|getaddrinfo failed|nodename nor servname",
-    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname",
-    r"ProxyError|Tunnel connection failed|Cannot connect to proxy|CERTIFICATE_VERIFY_FAILED|SSLError|SSL: ",
-    r"Network is unreachable|No route to host|Connection (?:refused|timed out)",
-    r"^(?:requests|httpx|httpcore|urllib3|aiohttp|http\.client)\.[\w.]+(?::|$)",
-    r"ConnectTimeout|ReadTimeout|NewConnectionError",
-)
-
-_MODEL = (
-    r"Cannot find any (?:safetensors )?model weights|Error no file named .*(?:safetensors|bin)",
-    r"SafetensorError|SafetensorsParsingError|Error while deserializing header|incomplete metadata, file not fully",
-    r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
-    r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
-    r"size mismatch for |Attempted to load weight|There is no module or parameter named",
-    r"Following weights were not initialized from checkpoint|Could not find checkpoint files|Missing keys .* in loaded",
-    r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
-    r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",
-    r"Tokenizer class \S+ does not exist|Could not find tiktoken|No adapter found for",
-    r"(?:tokenizer|vocab|merges|tiktoken)\S* (?:is missing|not found|does not exist)",
-    r"(?:config|tokenizer|index|params)\S*\.json\S* is not a valid JSON|It looks like the config file at",
-    r"no config file found|Unrecognized model in|does not recognize this architecture|Unrecognized configuration class",
-    r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
-    r"No model architectures are specified|Cannot find model module",
-    r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
-    r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
-    r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
-    r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
-    r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
-)
-"""The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
-
-_DEVICE = (
-    r"NVIDIA driver on your system is too old",
-    r"driver version is insufficient|InsufficientDriver|unsupported display driver|forward compatibility was attempted",
-    r"Driver/library version mismatch|NVML.*(?:Not Found|Uninitialized|Unknown Error)|Failed to initialize NVML",
-    r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|No CUDA GPUs are available",
-    r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
-    r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
-    r"Found no NVIDIA driver",
-    r"Failed to infer device type",
-    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
-    r"CUDA error: invalid device ord",
-    r"CUDA unknown error|CUDA error: initialization error|CUDA call failed lazily at initialization|driver mismatch",
-    r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError",
-    r"uncorrectable (?:ECC|NVLink) error|ECC error",
-    r"fallen off the bus|GPU is lost|Unable to determine the device handle",
-    r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
-    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
-    r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
-    r"cannot open shared object file",
-    r"undefined symbol|version `\w+_[\d.]+' not found",
-)
-
-_INTERCONNECT = (
-    r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
-    r"Watchdog caught collective operation timeout|milliseconds before timing out",
-    r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error",
-    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|closed by peer|Unable to find address)",
-    r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
-    r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
-    r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
-    r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
-)
-"""The processes of a server do not reach each other."""
-
-CAUSES: tuple[FailurePattern, ...] = (
-    *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"NCCL[\s\S]*(?:/dev/shm|shared memory).*No space left|NCCL[\s\S]*No space left.*/dev/shm",
-        message="NCCL has no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
-    ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"/dev/shm.*No space left|No space left on device: '/?(?:dev/shm/|psm_|torch_|mp-)|shared memory ?\(shm\)",
-        r"</?torch_\w+>: No space left|insufficient shared memory|Insufficient space in /dev/shm",
-        r"shared memory limit|Fatal Python error: Bus error",
-        message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
-    ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"ibv_\w+ failed.*Cannot allocate memory",
-        message="RDMA may not lock enough memory; raise the limit (`ulimit -l`, in a container `--ulimit memlock=-1`)",
-    ),
-    *rows(
-        FailureKind.PORT_TAKEN,
-        r"address already in use|EADDRINUSE",
-        r"Errno 98\b",
-        message="another program took the port",
-    ),
-    *rows(
-        FailureKind.DISK_FULL,
-        r"No space left on device|Not enough free disk space",
-        r"Disk quota exceeded",
-        r"Errno (?:28|122)\b|os error 28\b",
-        message="no space left on disk",
-    ),
-    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
-    *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        *_DEVICE,
-        *_INTERCONNECT,
-        r"Cannot assign requested address",
-        *_HUB,
-        *_MODEL,
-    ),
-    *rows(FailureKind.ENVIRONMENT_BROKEN, *_NETWORK, phases=STARTING),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"Too many open files",
-        r"Errno 24\b",
-        message="too many open files; raise the limit (`ulimit -n`)",
-    ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"can't start new thread",
-        r"Errno 11\b",
-        message="no more processes or threads are allowed; raise the limit (`ulimit -u`, or the container's)",
-    ),
-    *rows(
-        FailureKind.INVALID_CONFIGURATION,
-        r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
-        r"is required for suffix decoding",
-        r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
-        r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
-        r"Unknown quantization method",
-        r"quantization method .* (?:is not supported|does not match)",
-        r"is not supported for quantization method",
-        r"Cannot find the config file for",
-        r"Unknown attention backend",
-        r"Selected backend .* is not valid for this configuration",
-        r"No valid attention backend found",
-        r"No common block size for",
-        r"Bfloat16 is only supported on GPUs with compute capability",
-        r"KV cache is not supported (?:by|on)",
-        r"fp8e4nv not supported in this architecture",
-        r"out of resource: shared memory",
-        r"CPU Offloading is currently only supported on",
-        r"No compiled \w+ for|FlashAttention only supports Ampere",
-        r"is larger than the number of available GPUs|is greater than max_lora_rank",
-        r"requires you to execute the configuration file",
-    ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment",
-        r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
-        r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
-        phases=STARTING,
-    ),
-    *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
-    *rows(
-        FailureKind.INVALID_CONFIGURATION,
-        r"^NotImplementedError: ",
-        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",
-        phases=STARTING,
-        general=True,
-    ),
-)
 
 CONSEQUENCES = re.compile(
     r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed|died unexpectedly|"
@@ -305,7 +73,8 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 """How argparse begins a line: the program's name, a colon, and `error: `."""
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
-    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(",
+    r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|"
+    r"CUDA runtime error\b.*out of memory",
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
@@ -314,7 +83,12 @@ _NCCL_LINES = 400
 """How far before an error NCCL's warnings are its own reasons, in lines."""
 _PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
 _CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CARRIER = re.compile(
+    r"^(?:[\w.-]+ +\| )?(?:\d{4}-\d\d-\d\dT[\d:.,+Z-]+ (?:std(?:out|err) [FP] )?|"
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S+ [^\s\[]+\[\d+\]: )?"
+)
+"""What Compose, Docker, Kubernetes and systemd's journal write before a line."""
 _FIELD = re.compile(r"^[\w.]+$")
 _PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
 
@@ -371,6 +145,11 @@ def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> 
                 )
 
 
+def bare(line: str) -> str:
+    """Return a line of a log as the server wrote it, without colours and spaces at its end."""
+    return _CARRIER.sub("", _COLOUR.sub("", line)).rstrip()
+
+
 def redacted(failure: Failure, secrets: Secrets) -> Failure:
     """Return the failure with references for the values of secrets in its texts."""
     evidence = None if failure.evidence is None else secrets.redact(failure.evidence)
@@ -392,15 +171,16 @@ def without_cause(
     died: re.Pattern[str] | None = None,
 ) -> Failure:
     """Return the typed failure if the log has no cause; `died` are lines that state the end of a child process."""
-    if exit_code is not None and exit_code < 0:
-        name = signal_name(-exit_code)
-        if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    number = signal_of(exit_code)
+    if number is not None:
+        name = signal_name(number)
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             message = (
                 f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
             )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
-        if -exit_code in _OF_THE_MACHINE:
-            message = f"the server crashed ({name}): {_OF_THE_MACHINE[-exit_code]}"
+        if number in _OF_THE_MACHINE:
+            message = f"the server crashed ({name}): {_OF_THE_MACHINE[number]}"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
     if died is not None and died.search(log_text):
@@ -408,6 +188,21 @@ def without_cause(
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
     return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
+
+
+_FIRST_SIGNAL = 128
+_SHELL_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
+)
+"""A shell script ends with 128 + one of these if a signal ended its server."""
+
+
+def signal_of(exit_code: int | None) -> int | None:
+    """Return the signal that ended a server, by its exit code or that of a shell script; None if none did."""
+    if exit_code is not None and exit_code < 0:
+        return -exit_code
+    number = (exit_code or 0) - _FIRST_SIGNAL
+    return number if number in _SHELL_SIGNALS else None
 
 
 def signal_name(number: int) -> str:
@@ -423,7 +218,7 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
 
     Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
-    lines = [texts.prefix.sub("", COLOUR.sub("", line).rstrip(), count=1) for line in log_text.splitlines()]
+    lines = [texts.prefix.sub("", bare(line), count=1) for line in log_text.splitlines()]
     start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
     chains: list[list[str]] = []
     chained = False

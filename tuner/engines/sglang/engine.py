@@ -22,8 +22,9 @@ from records.trials import FailureKind, ServerFacts
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
+from tuner.engines.server.causes import LOADED, STARTING, rows
 from tuner.engines.server.devices import WorkerDevice, worker_devices
-from tuner.engines.server.failures import LOADED, STARTING, rows, with_shared_rows
+from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import find_named
 from tuner.engines.server.python_engine import PythonEngine, PythonInstallation, PythonPackage, python_installation

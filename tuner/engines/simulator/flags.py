@@ -34,7 +34,7 @@ _INTEGER_FLAGS = (
     *("max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes", "optimization-level"),
     *("max-cudagraph-capture-size", "long-prefill-token-threshold", "stream-interval", "api-server-count"),
     *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
-    *("pipeline-parallel-size", "data-parallel-size"),
+    *("pipeline-parallel-size", "data-parallel-size", "data-parallel-size-local"),
 )
 _SUFFIXED_FLAGS = ("max-num-batched-tokens", "kv-cache-memory-bytes", "max-num-queued-tokens")
 """Those whose values may end in k, K, M and the like, beside `_LENGTH_FLAG` (vLLM's `engine/arg_utils.py`)."""
@@ -86,6 +86,10 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         value = values[name.replace("-", "_")]
         if value is not None and value < 0:
             raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
+    local, copies = values.pop("data_parallel_size_local"), values["data_parallel_size"] or 1
+    if local not in (None, copies):
+        rule = f"--data-parallel-size-local {local}: copies of the model on other machines are not simulated"
+        raise UnknownFlagError(f"{rule}; give {copies}, or leave it out")
     return values
 
 

@@ -47,7 +47,7 @@ EXPERTS_ONLY = ("mxfp4",)
 """Methods of checkpoints whose experts alone are quantized."""
 _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 """Methods that vLLM has from 0.25 on."""
-_FP8_CHECKPOINTS = ("fp8", "modelopt", "compressed-tensors", "fbgemm_fp8")
+_FP8_CHECKPOINTS = ("fp8", "modelopt", "compressed-tensors", "fbgemm_fp8", "quark")
 """Methods of checkpoints whose weights and activations are multiplied as 8-bit floats, by the kernels of `fp8`."""
 NVFP4 = "nvfp4"
 """The method of checkpoints with 4-bit floats and scales for 16 of them, whatever tool wrote them."""

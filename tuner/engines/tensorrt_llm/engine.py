@@ -21,8 +21,9 @@ from search_spaces.yaml_file import plain_yaml
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
+from tuner.engines.server.causes import STARTING, rows
 from tuner.engines.server.devices import worker_devices
-from tuner.engines.server.failures import STARTING, rows, with_shared_rows
+from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import find_named, interpreter_of
 from tuner.engines.server.python_engine import PythonEngine, PythonInstallation, PythonPackage, python_installation
@@ -55,7 +56,8 @@ CAUSES = (
         r"No GPU devices found on the node",
         r"No module named 'tensorrt_llm",
         r"No package metadata was found for tensorrt.llm",
-        r"MPI_Init|MPI_Comm_spawn|libmpi\.so",
+        r"Unknown architecture for AutoModel",
+        r"MPI_Init|MPI_Comm_spawn|MPI_ERR_SPAWN|libmpi\.so",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,

@@ -11,7 +11,8 @@ from functools import partial
 
 from records.trials import FailureKind, ServerFacts
 from tuner.engines.server import failures
-from tuner.engines.server.failures import CAUSES, CONSEQUENCES, LOADED, STARTING, LogTexts, rows
+from tuner.engines.server.causes import CAUSES, LOADED, STARTING, rows
+from tuner.engines.server.failures import CONSEQUENCES, LogTexts
 from tuner.engines.server.metrics import MetricNames
 
 METRICS = MetricNames(

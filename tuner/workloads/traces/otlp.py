@@ -1,9 +1,10 @@
 """OpenTelemetry's spans of generative AI, as files of the OTLP exporters: JSON, JSON lines, or protobuf.
 
 A span of an inference has the attributes `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens`; by older
-conventions, and in vLLM's own spans, `gen_ai.usage.prompt_tokens` and `gen_ai.usage.completion_tokens`. Its session is
-`gen_ai.conversation.id` (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans). Spans of agents sum up those
-within them. So a span counts only if it contains no other one with tokens
+conventions, and in vLLM's own spans, `gen_ai.usage.prompt_tokens` and `gen_ai.usage.completion_tokens`; OpenInference
+has `llm.token_count.prompt` and `llm.token_count.completion` (https://arize-ai.github.io/openinference/spec). The
+session is `gen_ai.conversation.id` (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans). Spans of agents
+sum up those within them. So a span counts only if it contains no other one with tokens
 (https://github.com/open-telemetry/opentelemetry-proto/blob/main/opentelemetry/proto/trace/v1/trace.proto for the form).
 
 Messages, which some instrumentations record, are not read: there are lengths and sessions, and no blocks.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,8 +24,14 @@ from tuner.errors import UserError
 from tuner.workloads.traces.recording import Recorder, Recording, length, number
 from tuner.workloads.traces.source import FORMS, TraceFormat, TraceSource
 
-_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_INPUT = (
+    *("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
+    *("llm.token_count.prompt", "llm.usage.prompt_tokens"),
+)
+_OUTPUT = (
+    *("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+    *("llm.token_count.completion", "llm.usage.completion_tokens"),
+)
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 _OTHERS = ("embeddings", "execute_tool", "retrieval")
 """Operations (`gen_ai.operation.name`) that generate nothing."""
@@ -93,26 +101,35 @@ def _ancestors(span: _Span, parents: Mapping[str, str]) -> Iterator[str]:
 
 def _spans(place: str, document: Any) -> Iterator[_Span]:
     for resource in _list(document, "resourceSpans"):
-        for scope in _list(resource, "scopeSpans"):
+        for scope in (*_list(resource, "scopeSpans"), *_list(resource, "instrumentationLibrarySpans")):
             for span in _list(scope, "spans"):
-                trace, own, parent = (str(span.get(name) or "") for name in ("traceId", "spanId", "parentSpanId"))
+                trace, own, parent = (str(_at(span, name) or "") for name in ("traceId", "spanId", "parentSpanId"))
                 attributes = {str(each.get("key")): _value(each.get("value")) for each in _list(span, "attributes")}
                 key = f"{trace}/{own}" if own else ""
                 at = f"{place}: span {own[:16]}" if own else place
-                times = span.get("startTimeUnixNano"), span.get("endTimeUnixNano")
+                times = _at(span, "startTimeUnixNano"), _at(span, "endTimeUnixNano")
                 yield _Span(at, key, f"{trace}/{parent}" if parent else "", *times, attributes)
 
 
+def _at(whole: Any, name: str) -> Any:
+    """Return what an object has under a name, which may be written with `_` (`resource_spans`)."""
+    return whole.get(name, whole.get(_snake(name))) if isinstance(whole, Mapping) else None
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
 def _list(whole: Any, name: str) -> list[Mapping[str, Any]]:
-    """Return the objects of a list under a name, which may be written with `_` (`resource_spans`)."""
-    found = whole.get(name) if isinstance(whole, Mapping) else None
+    """Return the objects of a list under a name."""
+    found = _at(whole, name)
     return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def _value(value: Any) -> Any:
     """Return an attribute's value, which OTLP wraps by its type; lists and objects are not needed."""
     kinds = ("intValue", "doubleValue", "stringValue", "boolValue")
-    return next((value[kind] for kind in kinds if kind in value), None) if isinstance(value, Mapping) else None
+    return next((found for kind in kinds if (found := _at(value, kind)) is not None), None)
 
 
 def _documents(source: TraceSource) -> Iterator[tuple[str, Any]]:
@@ -121,9 +138,11 @@ def _documents(source: TraceSource) -> Iterator[tuple[str, Any]]:
         yield from _protobuf(source)
         return
     try:
-        yield str(source.file), json.loads(source.text)
+        found = json.loads(source.text)
     except (ValueError, RecursionError):
         yield from source.entries
+        return
+    yield from ((str(source.file), each) for each in (found if isinstance(found, list) else [found]))
 
 
 def _protobuf(source: TraceSource) -> Iterator[tuple[str, Any]]:
@@ -153,7 +172,7 @@ def _messages(content: bytes) -> list[bytes]:
 
 def _recognizes(source: TraceSource) -> bool:
     if source.is_json:
-        return '"resourceSpans"' in source.text[: 2**16]
+        return any(f'"{name}"' in source.text[: 2**16] for name in ("resourceSpans", "resource_spans"))
     return b"\0" in source.content[: 2**12] and not source.content.startswith(
         (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     )

@@ -212,8 +212,9 @@ def _edges(steps: Sequence[_Step], name: str) -> list[float]:
 
 def _is_answer(source: TraceSource) -> bool:
     data: Mapping[str, Any] | None = source.first.get("data")
-    is_matrix = isinstance(data, Mapping) and data.get("resultType") == "matrix"
-    return is_matrix or (source.first.get("status") == "error" and "errorType" in source.first)
+    return (isinstance(data, Mapping) and "resultType" in data) or (
+        source.first.get("status") == "error" and "errorType" in source.first
+    )
 
 
 PROMETHEUS = TraceFormat(

@@ -95,7 +95,7 @@ class TraceSource:
 
     @cached_property
     def rows(self) -> list[tuple[str, Row]]:
-        """The rows of a table, each with its place; every key of the first one is a column.
+        """The rows of a table, each with its place; every key of the first one, and of its `usage`, is a column.
 
         Raises:
             UserError: if it is neither CSV nor JSON, or a name is there twice.
@@ -104,6 +104,7 @@ class TraceSource:
         for place, row in rows:
             if not isinstance(row, Mapping):
                 raise UserError(f"{place}: this is no row with names; correct or remove that line")
+        rows = [(place, _with_usage(row)) for place, row in rows]
         if rows:
             _check_names(f"{self.file}:1", list(rows[0][1]))
         return rows
@@ -156,6 +157,12 @@ def _unpacked(file: Path, content: bytes) -> bytes:
     except zlib.error as error:
         raise UserError(f"{file}: not gzip: {error}; copy it again") from None
     return bytes(found)
+
+
+def _with_usage(row: Row) -> Row:
+    """Return a row with the columns of its `usage`, as logs of OpenAI's answers have it."""
+    usage = row.get("usage")
+    return {**usage, **row} if isinstance(usage, Mapping) else row
 
 
 def _check_names(place: str, names: Sequence[str]) -> None:

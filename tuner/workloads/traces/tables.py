@@ -44,15 +44,17 @@ from tuner.workloads.traces.source import FORMS, Column, Row, TraceFormat, Trace
 _NAMES: Mapping[Column, tuple[str, ...]] = {
     "time": (
         *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
-        *("created at", "request time", "relative time", "timestamp start unix"),
+        *("created at", "created", "request created at", "request time", "relative time", "timestamp start unix"),
     ),
     "input": (
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
         *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
+        "tokens prompt",
     ),
     "output": (
         *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
         *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
+        "tokens completion",
     ),
     "session": ("session id", "conversation id", "session"),
     "blocks": ("hash ids",),
@@ -66,6 +68,10 @@ _UNIT_WORDS: dict[str, Unit] = {
     **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
     **{"us": "us", "usec": "us", "microseconds": "us", "ns": "ns", "nsec": "ns", "nanoseconds": "ns"},
 }
+
+
+_OFFSET = re.compile(r"(?<=\d) ?([+-]\d\d(?::?\d\d)?)(?: [A-Z]{3,4})?$")
+"""An offset from UTC at the end of a date, as databases and Go write it: `+00`, ` +0000 UTC`."""
 
 
 def _keep(row: Row) -> str | None:
@@ -332,5 +338,6 @@ def time_of(value: Any) -> tuple[float, bool]:
     found = number(value)
     if found is not None:
         return found, False
-    at = datetime.fromisoformat(str(value).strip().replace(" UTC", "+00:00"))
+    text = _OFFSET.sub(r"\1", str(value).strip()).replace(" UTC", "+00:00")
+    at = datetime.fromisoformat(text)
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp(), True

@@ -20,7 +20,7 @@ from tuner.workloads.traces.recording import Recorder, Recording
 from tuner.workloads.traces.source import FORMS, TraceFormat, TraceSource
 from tuner.workloads.traces.texts import BLOCK_TOKENS, TextMeter
 
-_STAMP = re.compile(r"(?:^|\s)(?:DEBUG|INFO|WARNING) (\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]]*\] (.*)")
+_STAMP = re.compile(r"(?:^|\s)(?:DEBUG|INFO|WARNING) (?:\d{4}-)?(\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]]*\] (.*)")
 _RECEIVED = re.compile(r"Received request (\S+): ")
 _DETAILS = re.compile(r"Request (\S+) details: ")
 _GENERATED = re.compile(

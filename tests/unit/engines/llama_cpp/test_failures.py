@@ -101,6 +101,7 @@ PREFIXES = {
     "time, level and subsystem": "0.01.994.531 E srv  operator(): {}",
     "a date": "2025-03-02 10:11:12 {}",
     "colours": "\x1b[31m0.01.881.728 E {}\x1b[0m",
+    "Compose": "llama-1  | 0.01.881.728 E {}",
     "colours alone": "\x1b[31m{}\x1b[0m",
 }
 LINES = [
@@ -132,6 +133,19 @@ LINES = [
     ("error: failed to get manifest at https://huggingface.co/v2/a/manifests/latest: 404", K.ENVIRONMENT_BROKEN),
     ("error from HF API (https://huggingface.co/v2/a), response code: 401, data: {}", K.ENVIRONMENT_BROKEN),
     ("mtmd_init_from_file: error: Failed to load CLIP model from mmproj.gguf", K.ENVIRONMENT_BROKEN),
+    (
+        "llama_model_load: error loading model: create_tensor: tensor 'token_embd.weight' not found",
+        K.ENVIRONMENT_BROKEN,
+    ),
+    (
+        "curl_perform_with_retry: HEAD https://huggingface.co/a failed (Could not resolve hostname)",
+        K.ENVIRONMENT_BROKEN,
+    ),
+    ("error: built without CURL, cannot download model from the internet", K.ENVIRONMENT_BROKEN),
+    ("ROCm error: invalid device function", K.ENVIRONMENT_BROKEN),
+    ("clip_init: failed to load model 'mmproj.gguf': load_hparams: unknown projector type: x", K.ENVIRONMENT_BROKEN),
+    ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file", K.ENVIRONMENT_BROKEN),
+    ("error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", K.OUT_OF_MEMORY_STARTUP),
     ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
 ]
 

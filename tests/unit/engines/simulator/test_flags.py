@@ -116,6 +116,8 @@ def test_every_recorded_flag_has_a_place() -> None:
         "--runner generate --model-impl=auto --distributed-executor-backend mp --nnodes 1 --max_num_partial_prefills 1",
         "--all2all-backend allgather_reducescatter --expert-placement-strategy linear --ubatch-size 0",
         "--cp-kv-cache-interleave-size 1",
+        "--middleware a.Auth --middleware b.Log --worker-cls auto --max-loras 4 --fully-sharded-loras",
+        "-dpl 1 --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 13345 --master-addr 127.0.0.1",
         "--no-enable-lora --no-enable-eplb --enable-sleep-mode --distributed-timeout-seconds 1800",
     ],
 )
@@ -134,6 +136,10 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
         ("--runner", "--runner: not simulated; measure that"),
         ("--nnodes 2", "--nnodes 2: not simulated; measure that"),
         ("--attention-config.backend FLASHINFER", "--attention-config.backend FLASHINFER: not simulated; measure that"),
+        (
+            "-dp 4 -dpl 2",
+            "--data-parallel-size-local 2: copies of the model on other machines are not simulated; give 4",
+        ),
         ("--max-num-seqs -4", "--max-num-seqs -4: a negative number is not simulated"),
         ("--max-num-sqs 4", "--max-num-sqs 4: not simulated; did you mean --max-num-seqs?"),
         ('--speculative-config {"method":"ngram","quantization":"fp8"}', "quantization is not simulated"),

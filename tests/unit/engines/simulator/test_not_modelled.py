@@ -60,6 +60,7 @@ def test_models() -> None:
         ({"quantization": "fp8", "weight_type": "float"}, "fp8", 8),
         ({"quantization": "fp8", "weight_type": "float", "weight_blocks": True}, "fp8_per_block", 8),
         ({"quantization": "compressed-tensors", "weight_type": "float"}, "fp8", 8),
+        ({"quantization": "quark", "weight_type": "float"}, "fp8", 8),
     ],
 )
 def test_checkpoints_of_8_bit_floats_have_the_kernels_of_fp8(
@@ -67,6 +68,13 @@ def test_checkpoints_of_8_bit_floats_have_the_kernels_of_fp8(
 ) -> None:
     resolved = resolve(replace(QWEN, weight_bits=8, activation_bits=8, **stored))
     assert (resolved.quantization, resolved.weight_bits) == (quantization, bits)
+
+
+def test_the_two_formats_of_4_bit_floats_are_not_taken_for_each_other() -> None:
+    stored = replace(QWEN, quantization="modelopt", weight_bits=4)
+    assert resolve(replace(stored, weight_type="float")).quantization == "nvfp4"
+    with pytest.raises(NotSimulated, match="a checkpoint of 4 bits by modelopt"):
+        resolve(replace(stored, weight_type="mx"))
 
 
 def test_an_fp8_checkpoint_of_70b_has_its_published_size() -> None:

@@ -48,6 +48,12 @@ def test_key_value_heads_are_replicated_if_there_are_fewer_than_gpus() -> None:
     assert part(known_models()[QWEN_05B], tensor=2)[:3] == (24, 7, 1)
 
 
+def test_a_model_without_attention_has_no_heads_to_divide() -> None:
+    keys = {"hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128, "head_dim": 64, "state_size": 128}
+    mamba = ModelShape.from_config_json({"model_type": "mamba2", **keys, "n_groups": 8, "vocab_size": 32768})
+    assert config("--tensor-parallel-size", "2", model=mamba).parallel.tensor == 2
+
+
 def test_a_vocabulary_is_padded_to_64_tokens_before_it_is_split() -> None:
     assert part(replace(TINY, vocab=650), tensor=2)[4] == 352  # 650 is padded to 704
     assert part(replace(TINY, vocab=650), pipeline=2)[4] == 650

@@ -269,6 +269,11 @@ USAGE = "Usage: trtllm-serve serve [OPTIONS] MODEL\nTry 'trtllm-serve serve --he
         ),
         ("RuntimeError: No kernel for this shape", K.ENGINE_CRASH, "No kernel for this shape"),
         ("ValueError: max_draft_len must be > 0 for NGram", K.INVALID_CONFIGURATION, "must be > 0 for NGram"),
+        ("ValueError: Unknown architecture for AutoModelForCausalLM: Nova9", K.ENVIRONMENT_BROKEN, "Nova9"),
+        (
+            "[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, pool): out of memory (x:127)",
+            *(K.OUT_OF_MEMORY_STARTUP, "cudaMallocAsync"),
+        ),
         ("ModuleNotFoundError: No module named 'tensorrt_llm'", K.ENVIRONMENT_BROKEN, "No module named"),
     ],
 )

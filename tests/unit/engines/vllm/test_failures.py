@@ -151,6 +151,8 @@ def test_a_warning_before_the_failure_is_not_its_cause() -> None:
         (-9, K.SERVER_KILLED, Culprit.INFRASTRUCTURE),
         (-15, K.SERVER_KILLED, Culprit.INFRASTRUCTURE),
         (-4, K.ENVIRONMENT_BROKEN, Culprit.INFRASTRUCTURE),
+        (128 + 9, K.SERVER_KILLED, Culprit.INFRASTRUCTURE),
+        (128 + 4, K.ENVIRONMENT_BROKEN, Culprit.INFRASTRUCTURE),
         (-11, K.ENGINE_CRASH, Culprit.CONFIGURATION),
         (3, K.ENGINE_CRASH, Culprit.CONFIGURATION),
         (None, K.ENGINE_CRASH, Culprit.CONFIGURATION),
@@ -262,6 +264,7 @@ ENVIRONMENT = [
     "ValueError: No supported config format found in acme/x.",
     "FileNotFoundError: Weight files referenced in index but missing: ['model-00002-of-00002.safetensors']",
     "RuntimeError: Cannot find any safetensors model weights with `/models/a`",
+    "ValueError: `rope_scaling` must be a dictionary with two fields, `type` and `factor`, got {'factor': 8.0}",
     "ValueError: Could not find tiktoken.model or tokenizer.model in /models/a",
     "ValueError: Loading lora a failed: No adapter found for /loras/a",
     # the processes of a server
@@ -276,6 +279,12 @@ ENVIRONMENT = [
     "ConnectionError: Could not find any running Ray instance. Please specify the one to connect to",
     "ValueError: Cannot provide a placement group requiring 4 GPUs within 1800 seconds.",
     "RuntimeError: Barrier timed out after 30 seconds",
+    "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
+    "RuntimeError: No available node types can fulfill resource request {'GPU': 1.0}",
+    "ray.exceptions.NodeDiedError: Task was killed due to the node dying.",
+    "RuntimeError: pidfd_getfd: Operation not permitted",
+    "ValueError: GGUF model with architecture qwen3moe is not supported yet.",
+    "ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement group.",
     # driver and card
     "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
     "RuntimeError: CUDA error: system driver mismatch",
@@ -290,6 +299,23 @@ ENVIRONMENT = [
     "ModuleNotFoundError: No module named 'triton'",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver",
     "RuntimeError: No CUDA GPUs are available",
+    "RuntimeError: No HIP GPUs are available",
+    "RuntimeError: HIP error: invalid device function",
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":1131',
+    "AssertionError: libcuda.so cannot found!",
+    "AttributeError: '_OpNamespace' '_C' object has no attribute 'silu_and_mul'",
+    "RuntimeError: operator torchvision::nms does not exist",
+    "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions.",
+    "ModuleNotFoundError: No module named 'mistral_common'",
+    "RuntimeError: Cannot get CUDA generator without ATen_cuda library.",
+    "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch (12.1).",
+    "RuntimeError: Numpy is not available",
+    "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88",
+    "TypeError: Descriptors cannot be created directly.",
+    "ValueError: Please install `flash_attn` first",
+    "ImportError: Please install `timm` to use this model",
     "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
     "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
     "pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch",
@@ -312,6 +338,16 @@ FORMS = {
         "(RayWorkerWrapper pid=9, ip=10.0.0.2) ERROR 11-02 09:14:55 [worker_base.py:600] Traceback (most recent call "
         "last):\n(RayWorkerWrapper pid=9, ip=10.0.0.2) ERROR 11-02 09:14:55 [worker_base.py:600] {}\n"
     ),
+    "the journal": (
+        "Aug  7 18:42:18 node1 vllm[8052]: (APIServer pid=41) Traceback (most recent call last):\n"
+        "Aug  7 18:42:18 node1 vllm[8052]: (APIServer pid=41) {}\n"
+    ),
+    "a container": "2026-08-17T18:42:18.123456789Z Traceback (most recent call last):\n2026-08-17T18:42:18.2Z {}\n",
+    "a pod": (
+        "2026-08-17T18:42:18.123+02:00 stderr F (EngineCore pid=7) ERROR 11-02 09:14:55 [core.py:936] EngineCore "
+        "failed to start.\n2026-08-17T18:42:18.2Z stderr F (EngineCore pid=7) ERROR 11-02 09:14:55 [core.py:936] {}\n"
+    ),
+    "Compose": "vllm-1  | Traceback (most recent call last):\nvllm-1  | {}\n",
     "a rank of PyTorch": "[rank0]: Traceback (most recent call last):\n[rank0]: {}\n",
     "colours": (
         "\x1b[0;36m(EngineCore pid=7)\x1b[0;0m ERROR 11-02 09:14:55 [core.py:936] EngineCore failed to start.\n"
@@ -435,6 +471,39 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             "Mamba cache blocks (318)",
         ),
         ("TimeoutError: Timed out waiting for engine core processes to start.\n", K.STARTUP_TIMEOUT, "Timed out"),
+        (
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n",
+            K.SERVER_KILLED,
+            "the node running low on memory",
+        ),
+        (
+            "torch.AcceleratorError: CUDA error: operation not permitted when stream is capturing\n",
+            K.ENGINE_CRASH,
+            "when stream is capturing",
+        ),
+        ("ModuleNotFoundError: No module named 'deep_ep'\n", K.INVALID_CONFIGURATION, "deep_ep"),
+        (
+            "ValueError: Failed to find a kernel that can implement the WNA16 linear layer.\n",
+            K.INVALID_CONFIGURATION,
+            "Failed to find a kernel",
+        ),
+        ("AssertionError: 30 is not divisible by 4\n", K.INVALID_CONFIGURATION, "30 is not divisible by 4"),
+        (
+            "ValueError: Weight output_partition_size = 1368 is not divisible by min_thread_n = 64.\n",
+            K.INVALID_CONFIGURATION,
+            "min_thread_n",
+        ),
+        (
+            "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (16384) is larger than "
+            "max_num_batched_tokens (8192).\n",
+            K.INVALID_CONFIGURATION,
+            "is larger than max_num_batched_tokens",
+        ),
+        (
+            "ValueError: User-specified max_model_len (131072) is greater than the derived max_model_len (32768).\n",
+            K.INVALID_CONFIGURATION,
+            "greater than the derived",
+        ),
         ("ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n", K.INVALID_CONFIGURATION, "LoRA rank 64"),
         ("MemoryError\n", K.OUT_OF_MEMORY_STARTUP, "MemoryError"),
         ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,13 @@ def lines_of_spans() -> str:
     )
 
 
+def snake(value: Any) -> Any:
+    """Return spans with the names that protobuf's own JSON has by `preserving_proto_field_name`."""
+    if isinstance(value, dict):
+        return {re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", key): snake(of) for key, of in value.items()}
+    return [snake(each) for each in value] if isinstance(value, list) else value
+
+
 def protobuf(framed: bool) -> bytes:
     json_format = pytest.importorskip("google.protobuf.json_format")
     trace = pytest.importorskip("opentelemetry.proto.trace.v1.trace_pb2")
@@ -110,6 +119,14 @@ def protobuf(framed: bool) -> bytes:
         lambda: json.dumps(samples.OTLP),
         lambda: json.dumps(samples.OTLP, indent=2),
         lines_of_spans,
+        lambda: json.dumps(snake(samples.OTLP)),
+        lambda: json.dumps([samples.OTLP]),
+        lambda: re.sub(
+            r"gen_ai\.usage\.(in|prompt|out|completion)\w+",
+            lambda found: f"llm.token_count.{'prompt' if found[1] in ('in', 'prompt') else 'completion'}",
+            json.dumps(samples.OTLP),
+        ),
+        lambda: json.dumps(samples.OTLP).replace("scopeSpans", "instrumentationLibrarySpans"),
         lambda: protobuf(framed=False),
         lambda: protobuf(framed=True),
     ],
@@ -146,6 +163,9 @@ def test_the_log_of_vllm_has_ids_or_texts(tmp_path: Path) -> None:
 
 def test_the_log_of_an_older_vllm(tmp_path: Path) -> None:
     assert rows(read(tmp_path, samples.VLLM_OLD)) == [(4, 1, None)]  # 15 and 4 characters
+    with_years = re.sub(r"(?<= )(?=\d\d-\d\d )", "2026-", samples.VLLM_OLD)
+    assert with_years.count("2026-") >= 2
+    assert rows(read(tmp_path, with_years)) == [(4, 1, None)]
 
 
 def test_a_log_that_cuts_texts_has_no_lengths_of_them(tmp_path: Path) -> None:
@@ -243,8 +263,25 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        '{"created": 1790000000, "usage": {"prompt_tokens": 5, "completion_tokens": 6}}\n'
+        '{"created": 1790000002, "usage": {"prompt_tokens": 7, "completion_tokens": 8}}\n',
+        "created_at,tokens_prompt,tokens_completion\n2026-01-01 10:00:00,5,6\n2026-01-01 10:00:02,7,8\n",
+        "request_created_at,prompt_tokens,completion_tokens\n2026-01-01 10:00:00+00,5,6\n2026-01-01 10:00:02+00,7,8\n",
+        "start_time,input_tokens,output_tokens\n2026-01-01 10:00:00 +0000 UTC,5,6\n2026-01-01 10:00:02 +0000 UTC,7,8\n",
+    ],
+)
+def test_tables_of_gateways(tmp_path: Path, content: str) -> None:
+    found = read(tmp_path, content)
+    assert rows(found) == [(5, 6, None), (7, 8, None)]
+    assert seconds(found) == [0.0, 2.0]
+
+
+@pytest.mark.parametrize(
     ("content", "rule"),
     [
+        ('{"status": "success", "data": {"resultType": "vector", "result": []}}', "give the JSON of a range query"),
         ("timestamp,input_len,output_len\n-1,2,3\n", "trace:2: .*, or the time is negative"),
         ("timestamp,input_len,input_len,output_len\n1,2,2,3\n", "trace:1: two columns are called 'input_len'"),
         (
