@@ -85,20 +85,17 @@ class _Predicted:
         return [recipe for recipe in recipes if self._predict(recipe.config) is None]
 
     def _chain(self, start: tuple[Rank, Enqueued], recipes: Sequence[Enqueued]) -> list[Enqueued]:
-        """Return a recipe, then it with the best other one, and so on while the prediction gains.
-
-        Where the end is predicted to meet every SLO, what is predicted to miss one on the way there is left out.
-        """
+        """Return a recipe, then it with the best other one, and so on while the prediction gains."""
         rank, best = start
-        chain = [start]
+        chain = [best]
         while True:
             together = [each for other in recipes if (each := combined(self._space, best, other)) is not None]
             ranks = [(found, each) for each in together if (found := self._rank(each.config)) is not None]
             following = max((pair for pair in ranks if _beats(pair[0], rank)), key=itemgetter(0), default=None)
             if following is None:
-                return [each for found, each in chain if found[0] == rank[0] or rank[0] < 0.0]
+                return chain
             rank, best = following
-            chain.append(following)
+            chain.append(best)
 
     def _predict(self, config: Config) -> Prediction | None:
         key = frozenset(config.items())

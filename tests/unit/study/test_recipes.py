@@ -123,14 +123,6 @@ def test_where_the_defaults_miss_an_slo_by_0_3(
     assert labels(spec_of(bench, space, FP8), prior) == (["fp8"] if kept else [])
 
 
-def test_steps_that_miss_an_slo_on_the_way_to_what_meets_it_are_left_out(bench: Bench, space: ResolvedSpace) -> None:
-    predicted = {"": 100.0, "fp8": 120.0, "tensor": 90.0, "fp8+tensor": 150.0}
-    missed = {"": 0.6, "fp8": 0.2, "tensor": 0.6}
-    spec = spec_of(bench, space, FP8, TENSOR)
-    assert labels(spec, a_prior(predicted, missed)) == ["fp8 + tensor"]
-    assert labels(spec, a_prior(predicted, {**missed, "fp8+tensor": 0.1})) == ["fp8", "fp8 + tensor"]
-
-
 def test_recipes_are_combined_unless_they_contradict_each_other(space: ResolvedSpace) -> None:
     both = combined(space, TENSOR, FP8)
     assert both == Enqueued("tensor + fp8", {"weights": "fp8", "split": "tensor"})
