@@ -211,6 +211,20 @@ def registered() -> Mapping[str, Metric]:
     return found
 
 
+def shown_unit(name: str, currency: str | None = None) -> str:
+    """Return the unit that is shown beside a metric, of a cost with its currency: `USD per Mtok`.
+
+    It is empty where the name ends in it, for a share and for an unknown metric.
+    """
+    try:
+        unit = metric(name).unit
+    except KeyError:
+        return ""
+    if unit == "share" or name.endswith(f"_{unit}"):
+        return ""
+    return f"{currency} {unit}" if currency and name.rpartition(".")[2] in COSTS else unit
+
+
 def metric(name: str) -> Metric:
     """Return the metric called `name`.
 

@@ -21,6 +21,7 @@ from search_spaces.catalogue.hardware import (
     hardware_named,
     known_hardware,
     list_price,
+    shared_currency,
 )
 from search_spaces.catalogue.models import ModelShape, known_model, known_models
 from search_spaces.errors import SpaceError
@@ -58,6 +59,7 @@ __all__ = [
     "list_price",
     "load_space",
     "parse_space",
+    "shared_currency",
     "space_names",
     "version_tuple",
 ]

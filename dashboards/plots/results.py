@@ -162,15 +162,18 @@ def _points(outcome: TrialOutcome, kind: str) -> list[tuple[int, float]]:
     return [(percentile, value) for percentile, value in values if value is not None]
 
 
-def side_by_side(points: Mapping[str, Mapping[str, tuple[float, float]]], across: str, up: str) -> go.Figure:
+def side_by_side(
+    points: Mapping[str, Mapping[str, tuple[float, float]]], across: str, up: str, currency: str | None = None
+) -> go.Figure:
     """Draw the configurations of several studies by two metrics, those of one study joined by a line.
 
     Args:
         points: by study, then by the name of the configuration, its two values.
         across: metric of the first values.
         up: metric of the second ones.
+        currency: of costs; None: unknown, or not the same in all studies.
     """
-    figure = new_figure(xaxis_title=with_unit(across), yaxis_title=with_unit(up))
+    figure = new_figure(xaxis_title=with_unit(across, currency), yaxis_title=with_unit(up, currency))
     for place, (study, found) in enumerate(points.items()):
         figure.add_scatter(
             x=[x for x, _ in found.values()],
@@ -227,15 +230,18 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
     return figure
 
 
-def noise(trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int]) -> go.Figure | None:
+def noise(
+    trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int], currency: str | None = None
+) -> go.Figure | None:
     """Draw every benchmark of some trials: those of the search, then those of each round.
 
     Args:
         trials: of the study, rounds included.
         metric: its values are drawn, in the metric's unit.
         numbers: of the trials, for example the defaults and the winner.
+        currency: of costs.
     """
-    figure = new_figure(xaxis_title="launch", yaxis_title=with_unit(metric))
+    figure = new_figure(xaxis_title="launch", yaxis_title=with_unit(metric, currency))
     for place, number in enumerate(dict.fromkeys(numbers)):
         own = [t for t in trials if t.number == number and t.outcome is not None and t.outcome.succeeded]
         points = [

@@ -13,11 +13,12 @@ _NAMES = {"p95_ttft_ms": "p95 TTFT (ms)", "p95_tpot_ms": "p95 TPOT (ms)"}
 _SYMBOLS = {"measured": "circle", "corrected": "circle-open", "predicted": "circle-open"}
 
 
-def cost_against_latency(shapes: Sequence[Mapping[str, Any]]) -> go.Figure | None:
+def cost_against_latency(shapes: Sequence[Mapping[str, Any]], currency: str | None) -> go.Figure | None:
     """Draw a point for each shape with a cost; a line joins those that no other one beats. None without a cost.
 
     Args:
         shapes: `card`, `shape`, `origin`, `on_front`, `predicted_latencies` and `fleet`, as the JSON document has them.
+        currency: of the costs; None: unknown, or not the same for all.
     """
     shown = [each for each in shapes if each["fleet"] and each["fleet"]["cost_per_month"] is not None]
     if not shown:
@@ -49,7 +50,7 @@ def cost_against_latency(shapes: Sequence[Mapping[str, Any]]) -> go.Figure | Non
             )
         figure.update_xaxes(title_text=label, type="log", nticks=5, row=1, col=column)
     figure.update_yaxes(type="log", nticks=5)
-    figure.update_yaxes(title_text="cost per month", row=1, col=1)
+    figure.update_yaxes(title_text=f"cost per month ({currency})" if currency else "cost per month", row=1, col=1)
     figure.update_layout(meta={LEAST_WIDTH: 640})
     return figure
 

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
-from records.metrics import metric
+from records.metrics import shown_unit
 
 
 def plotly_script() -> str:
@@ -77,13 +77,10 @@ def styled(figure: go.Figure, **layout: Any) -> go.Figure:
     return figure
 
 
-def with_unit(name: str) -> str:
+def with_unit(name: str, currency: str | None = None) -> str:
     """Return the name of a metric with its unit, unless the name ends in it: `goodput (req/s)`, `p99_ttft_ms`."""
-    try:
-        unit = metric(name).unit
-    except KeyError:
-        return name
-    return name if unit == "share" or name.endswith(f"_{unit}") else f"{name} ({unit})"
+    unit = shown_unit(name, currency)
+    return f"{name} ({unit})" if unit else name
 
 
 def lines_of(text: str, width: int = 70) -> str:

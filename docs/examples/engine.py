@@ -181,7 +181,10 @@ def serve() -> None:
             self.end_headers()
             self.wfile.write(content)
 
-    ThreadingHTTPServer((HOST, options.port), Handler).serve_forever()
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 64  # with the default of 5, a client of a busy machine tries again after a second
+
+    Server((HOST, options.port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

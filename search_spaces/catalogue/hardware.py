@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -159,9 +159,13 @@ class Price:
 
     def __str__(self) -> str:
         """Return the price on one line; a list price is marked as such."""
-        unit = f"{self.currency} per GPU-hour" if self.currency else "per GPU-hour"
         origin = "as given" if self.list_price is None else f"list price: {self.list_price}"
-        return f"{self.per_gpu_hour:.4g} {unit} ({origin})"
+        return f"{self.amount} per GPU-hour ({origin})"
+
+    @property
+    def amount(self) -> str:
+        """The price as a number with its currency, if that is known: `0.526 USD`."""
+        return f"{self.per_gpu_hour:.4g} {self.currency or ''}".rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, as the fact `price` of a study has it."""
@@ -171,6 +175,12 @@ class Price:
     def from_dict(cls, fields: Mapping[str, Any] | None) -> Price | None:
         """Return the price of a study's fact; None without one."""
         return None if fields is None else cls(fields["per_gpu_hour"], fields["currency"], fields["list_price"])
+
+
+def shared_currency(prices: Iterable[Price | None]) -> str | None:
+    """Return the currency of several prices; None if it is unknown or not the same in all that are known."""
+    found = {price.currency for price in prices if price is not None}
+    return found.pop() if len(found) == 1 else None
 
 
 def list_price(card: HardwareProfile) -> Price | None:

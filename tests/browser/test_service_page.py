@@ -67,6 +67,7 @@ def preview(person: Walk) -> None:
     person.see("Predicted, not measured: vLLM 0.15.1 serving Qwen/Qwen2.5-0.5B on one Tesla T4.")
     page.click("summary:has-text('Ruled out: ')")
     person.see("bfloat16 needs compute capability 8.0, Tesla T4 has 7.5")
+    person.see("USD per Mtok")
     assert page.locator(".badge.missed").count() == 1
     assert page.locator(".badge.met").count() == 1
     person.check("submit")
@@ -103,7 +104,7 @@ def read_the_rest(person: Walk, name: str) -> None:
     page.click("summary:text-is('columns')")
     person.check("trials")
     page.click("button[aria-label='trial 0 in full']")
-    person.see("Metrics", "dialog")
+    person.see("cost_per_million_output_tokens (USD)", "dialog")
     page.click("dialog button:text-is('close')")
     person.go(f"study/{name}/charts")
     page.get_by_text("have numbers in this study").wait_for(timeout=LONG_MS)

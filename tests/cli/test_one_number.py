@@ -111,7 +111,7 @@ def test_the_value_of_what_is_exported_is_the_same_everywhere(study: Finished) -
         assert logged.metrics[name] == value
         assert compared["metrics"][name]["other"] == value
         assert name not in script or script[name].value == value
-        shown = text.with_unit(name, value)
+        shown = text.with_unit(name, value, None)
         assert tiles[name] == shown
         assert shown in table[name]
 

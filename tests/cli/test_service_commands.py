@@ -161,7 +161,7 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
     rounds = {"stage": "confirmation", "trials": 4, "subjects": ["#0", "#1"], "rounds": [1, 2]}
     missing = {"number": 1, "state": "infeasible", "score": 0.75, "constraints": {"p99_ttft_ms<500": 3.0}}
     events: list[tuple[str, dict[str, Any]]] = [
-        ("opened", OPENED),
+        ("opened", {**OPENED, "price": {"per_gpu_hour": 0.5, "currency": "USD", "list_price": "a list"}}),
         ("stage", stage),
         ("trial_started", {"number": 0}),
         ("trial", TRIAL),
@@ -169,7 +169,7 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
         ("trial", {**TRIAL, **missing, "label": "big", "config": CONFIG}),
         ("trial", {**TRIAL, "number": 2, "state": "failed", "failure": failure, "values": {}, "config": CONFIG}),
         ("stage", rounds),
-        ("trial", {**TRIAL, "round": 2}),
+        ("trial", {**TRIAL, "round": 2, "values": {"cost_per_million_output_tokens": 0.04}}),
         ("note", {"text": "a note"}),
         ("of_a_newer_server", {}),
     ]
@@ -187,7 +187,7 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
         "big = max_num_seqs=64",
         "[3/3] #2 failed, out_of_memory: CUDA out of memory; max_num_seqs=64",
         "confirmation: #0, #1 in 2 rounds, 4 measurements",
-        "[round 2 of 2] #0 ok, score 1.000: output_throughput 3,332 tok/s; the defaults",
+        "[round 2 of 2] #0 ok, score 1.000: cost_per_million_output_tokens 0.04 USD per Mtok; the defaults",
         "a note",
     ]
     assert printed.out == "lines is FAILED: no winner\nsee why: tuner service logs lines\n"

@@ -97,7 +97,7 @@ class SizeContract(StoreFixture):
             for number in range(first, last):
                 store.add_trial(samples.pending(number))
                 store.finish_trial("s", number, 0, samples.success(server=ServerFacts()), samples.verdict())
-            with _counted() as statements:
+            with counted() as statements:
                 trials = store.trials("s")
             assert len(trials) == last
             assert {trial.state for trial in trials} == {"ok"}
@@ -108,13 +108,13 @@ class SizeContract(StoreFixture):
         store.create_study(samples.study())
         for number in range(3):
             store.add_trial(samples.pending(number))
-        with _counted() as statements:
+        with counted() as statements:
             store.trials("s")
         joined = [each for each in statements if "tuner_trials" in each and "conclusion" in each]
         assert joined == []
 
 
-class _counted:
+class counted:
     """Counts the SQL statements of every engine while it is open."""
 
     def __enter__(self) -> list[str]:

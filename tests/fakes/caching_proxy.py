@@ -99,6 +99,13 @@ def note(word: str) -> None:
             log.write(f"{word}\n")
 
 
+class Server(ThreadingHTTPServer):
+    """One thread for each connection; the threads do not delay the end."""
+
+    daemon_threads = True
+    request_queue_size = 256  # with the default of 5, users of a busy machine try again after a second
+
+
 def main() -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser()
@@ -106,8 +113,7 @@ def main() -> None:
     parser.add_argument("--server", required=True)
     arguments = parser.parse_args()
     Handler.server_url = arguments.server
-    server = ThreadingHTTPServer(("127.0.0.1", arguments.port), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", arguments.port), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

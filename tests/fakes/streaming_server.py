@@ -28,7 +28,6 @@ import json
 import socket
 import struct
 import sys
-import time
 from typing import Any, TextIO
 
 HALVED = ("stall", "reset", "half", "short", "malformed")
@@ -69,7 +68,7 @@ class Server:
         number, self.count = self.count, self.count + 1
         if self.log is not None:
             words = len(str(body.get("prompt", "")).split())
-            self.log.write(f"{number} {time.monotonic():.6f} {words}\n")
+            self.log.write(f"{number} {asyncio.get_running_loop().time():.6f} {words}\n")
             self.log.flush()
         fault = self.faults.get(str(number))
         if fault is not None and fault.isdecimal():

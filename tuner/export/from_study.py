@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from records.measured import measured
-from records.metrics import ENERGY, metric
+from records.metrics import ENERGY
 from records.trials import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from search_spaces import Price
 from tuner.engines.command_line import command_of, engine_of, premise_of_trial, program_of
 from tuner.engines.kind import Feature, Program
 from tuner.engines.kinds import kind_of
@@ -53,7 +54,7 @@ def serve_script_of(
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
-    recorded = references(number, comparable, names, shown)
+    recorded, price = references(number, comparable, names, shown), Price.from_dict(study.facts.get("price"))
     sent = _sent(premise, workload, recorded, own, capacity=capacity)
     program = program_of(engine_of(premise), command_of(premise), outcome.argv)
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
@@ -68,14 +69,14 @@ def serve_script_of(
         device=outcome.device,
         date=outcome.ended_at.date(),
         provenance=outcome.provenance,
-        numbers=tuple((name, _with_unit(name, each)) for name, each in recorded.items()),
+        numbers=tuple((name, text.with_unit(name, each.value, price)) for name, each in recorded.items()),
         answers=(answers := _answers(study, trial, outcome)),
         slos=slos,
         verdict=_verdict(study, trial),
         executable=_executable(study, outcome, program),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
-        missed=_missed(study, trial),
+        missed=_missed(study, trial, price),
         verification=replace(sent, unverified=(*sent.unverified, *_unmeasured_quality(slos, outcome, answers))),
         tuner=tuner,
         drivers=tuple(study.facts.get("drivers", ())),
@@ -255,14 +256,15 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
     return f"trial {trial.number} was selected by hand; it is not the winner of the study"
 
 
-def _missed(study: StudyRecord, trial: TrialRecord) -> tuple[str, ...]:
+def _missed(study: StudyRecord, trial: TrialRecord, price: Price | None) -> tuple[str, ...]:
     """Return lines about each SLO that a trial misses, and the rate at which all hold; empty if it misses none."""
     nearest = (study.conclusion or {}).get("nearest") or {}
     if nearest.get("number") != trial.number:
         constraints = {} if trial.verdict is None else trial.verdict.constraints
         return tuple(f"{name}: missed in the search" for name, value in constraints.items() if value > 0)
     lines = [
-        f"{each['slo']}: {text.number(each['value'])}, {each['excess']:+.0%} beyond the bound"
+        f"{each['slo']}: {text.with_unit(parse_slo(each['slo']).metric, each['value'], price)}, "
+        f"{each['excess']:+.0%} beyond the bound"
         for each in nearest["slos"]
         if each["excess"] > 0 and each["value"] is not None
     ]
@@ -282,8 +284,3 @@ def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord
     others = [f"{name}={value}" for name, value in winner.config.items() if value is not None and name not in known]
     lines += [f"effect not measured: {', '.join(others)}"] if others else []
     return tuple(line.strip() for line in lines)
-
-
-def _with_unit(name: str, recorded: Reference) -> str:
-    unit = metric(name).unit
-    return f"{text.number(recorded.value)} {unit}"

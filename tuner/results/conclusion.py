@@ -57,7 +57,7 @@ def classes_grid(findings: Findings) -> Grid | None:
         table.add(
             of_class if of_class != last else "",
             base,
-            *text.compared(name, found),
+            *text.compared(name, found, findings.price, findings.price),
             ", ".join(f"{slo.op}{slo.threshold:g}" for slo in slos),
             _met_by(findings, slos) if slos else "",
         )
@@ -163,7 +163,7 @@ def kept_line(findings: Findings) -> str | None:
     if outcome is None or number != findings.baseline:
         return None
     names = [name for name in _shown_metrics(findings, outcome) if outcome.metric(name) is not None]
-    values = ", ".join(text.metric(name, outcome.metric(name)) for name in names)
+    values = ", ".join(text.metric(name, outcome.metric(name), findings.price) for name in names)
     verb = "predicted" if outcome.provenance is Provenance.SIMULATED else "measured"
     return f"what you get, {findings.baseline_heading}, {verb}: {values}"
 
@@ -204,7 +204,7 @@ def comparison_grid(findings: Findings) -> Grid | None:
     for name in _shown_metrics(findings, other):
         table.add(
             name,
-            *text.compared(name, findings.beside(number, name)),
+            *text.compared(name, findings.beside(number, name), findings.price, findings.price),
             ", ".join(f"{slo.op}{slo.threshold:g}" for slo in findings.slos if slo.metric == name),
         )
     return table
@@ -459,7 +459,10 @@ def parts(findings: Findings) -> Iterator[Part]:
     yield from _lines(noise_warning(findings), warns=True)
     if nearest is not None:
         yield from _lines(rate_line(nearest))
-        yield Part(f"the SLOs with #{nearest['number']}, the nearest to meeting them", grid=nearest_grid(nearest))
+        yield Part(
+            f"the SLOs with #{nearest['number']}, the nearest to meeting them",
+            grid=nearest_grid(nearest, findings.price),
+        )
     yield from _lines(smaller_line(findings))
     if (compared := comparison_grid(findings)) is not None:
         worse = ", ".join(worse_metrics(findings))

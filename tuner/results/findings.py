@@ -185,7 +185,7 @@ def rate_line(nearest: Mapping[str, Any]) -> str | None:
     )
 
 
-def nearest_grid(nearest: Mapping[str, Any]) -> Grid:
+def nearest_grid(nearest: Mapping[str, Any], price: Price | None) -> Grid:
     """Return each SLO, the farthest first."""
     table = grid(*HEADINGS, left=("SLO",))
     for each in nearest["slos"]:
@@ -193,7 +193,7 @@ def nearest_grid(nearest: Mapping[str, Any]) -> Grid:
         best = text.ABSENT if each["best"] is None else f"{text.number(each['best'])}, #{each['best_trial']}"
         table.add(
             each["slo"],
-            text.with_unit(name, each["value"]),
+            text.with_unit(name, each["value"], price),
             "" if each["low"] is None else f"{text.number(each['low'])} to {text.number(each['high'])}",
             f"{each['excess']:+.0%}",
             met_text(each),

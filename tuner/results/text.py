@@ -24,26 +24,19 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def unit(name: str) -> str:
-    """Return the unit of a metric, empty where the name ends in it, for a share and for an unknown metric."""
-    try:
-        found = metrics.metric(name).unit
-    except KeyError:
-        return ""
-    return "" if found == "share" or name.endswith(f"_{found}") else found
+def unit(name: str, price: Price | None) -> str:
+    """Return the unit of a metric as it is shown; a cost is in the currency of the study's price."""
+    return metrics.shown_unit(name, None if price is None else price.currency)
 
 
-def with_unit(name: str, value: float | None, price: Price | None = None) -> str:
-    """Return a metric's value with its unit, `3,332 tok/s`; of a cost, in the currency of its price."""
-    shown = unit(name)
-    if price is not None and price.currency is not None and name.rpartition(".")[2] in metrics.COSTS:
-        shown = f"{price.currency} {shown}"
-    return number(value) if value is None or not shown else f"{number(value)} {shown}"
+def with_unit(name: str, value: float | None, price: Price | None) -> str:
+    """Return a metric's value with its unit, `3,332 tok/s`; see `unit`."""
+    return f"{number(value)} {'' if value is None else unit(name, price)}".rstrip()
 
 
-def metric(name: str, value: float | None) -> str:
+def metric(name: str, value: float | None, price: Price | None) -> str:
     """Return a metric's name and value: `output_throughput 3,332 tok/s`, `p99_tpot_ms 13.9`."""
-    return f"{name} {with_unit(name, value)}"
+    return f"{name} {with_unit(name, value, price)}"
 
 
 def ratio(found: Mapping[str, Any] | None) -> str:
@@ -58,10 +51,13 @@ def interval(found: Mapping[str, Any] | None) -> str:
     return f"{found['low']:.3f} to {found['high']:.3f}"
 
 
-def compared(name: str, found: MeasuredRatio) -> list[str]:
-    """Return a metric of two trials as four cells: both values with their unit, the ratio, and its interval."""
+def compared(name: str, found: MeasuredRatio, price: Price | None, of_other: Price | None) -> list[str]:
+    """Return a metric of two trials as four cells: both values with their unit, the ratio, and its interval.
+
+    `price` is that of the first one's study, `of_other` that of the other one's.
+    """
     ends = asdict(found) if found.ratio is not None else None
-    return [with_unit(name, found.one), with_unit(name, found.other), ratio(ends), interval(ends)]
+    return [with_unit(name, found.one, price), with_unit(name, found.other, of_other), ratio(ends), interval(ends)]
 
 
 def count(number: int, noun: str) -> str:

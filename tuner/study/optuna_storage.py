@@ -6,14 +6,13 @@ The user attributes are for people who open the database with Optuna's own tools
 from __future__ import annotations
 
 import sqlite3
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import optuna
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from records.trials import Failure, StudyRecord, Verdict
@@ -86,8 +85,9 @@ class OptunaStorage:
         self._check = None if store is None else store.check
         self._transactions_left: int | None = None
         arguments = _engine_arguments(url, self._wait.busy_s)
-        self._storage = self.run(lambda _: open_storage(url, arguments))
-        check_in_transactions(self._storage.engine, self._begin)
+        self._database = self.run(lambda _: open_storage(url, arguments))
+        self._storage = optuna.storages.get_storage(self._database)  # reads an ended trial once
+        check_in_transactions(self._database.engine, self._begin)
         self.study = self.run(
             lambda _: optuna.create_study(
                 storage=self._storage, study_name=name, directions=directions, load_if_exists=True
@@ -107,8 +107,8 @@ class OptunaStorage:
 
     def close(self) -> None:
         """Close the connections to the database."""
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        self._database.remove_session()
+        self._database.engine.dispose()
 
     def run(self, operation: Callable[[bool], T]) -> T:
         """Return the result of an operation, see `DatabaseWait.run`."""
@@ -137,24 +137,27 @@ class OptunaStorage:
                 trial_id = self._storage.create_new_trial(self._study_id, template_trial=trial)
             finally:
                 self._transactions_left = None
-            return self._storage.get_trial_number_from_id(trial_id)
+            # The cache knows the number and would read the whole trial to return it.
+            expected = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, before)
+            return before if expected == trial_id else self._storage.get_trial_number_from_id(trial_id)
 
         return self.run(once)
 
-    def end(self, number: int, end: Callable[[Trial], None]) -> None:
-        """End a running trial by a function that writes its attributes, then its state.
+    def end(self, number: int, ended: FrozenTrial) -> None:
+        """Write the attributes and constraints of an ended trial, then its state and values.
 
-        The function runs again if the connection was lost before the state was written.
+        All is written again if the connection was lost before the state was written.
         """
 
         def once(again: bool) -> None:
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
             if again and self._storage.get_trial(trial_id).state.is_finished():
                 return
-            with warnings.catch_warnings():
-                if again:  # Optuna warns of attributes that an earlier try has written
-                    warnings.simplefilter("ignore", UserWarning)
-                end(Trial(self.study, trial_id))
+            for name, value in ended.user_attrs.items():
+                self._storage.set_trial_user_attr(trial_id, name, value)
+            for name, value in ended.system_attrs.items():
+                self._storage.set_trial_system_attr(trial_id, name, value)
+            self._storage.set_trial_state_values(trial_id, ended.state, ended.values)
 
         self.run(once)
 

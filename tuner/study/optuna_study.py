@@ -15,13 +15,12 @@ import math
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from records.trials import Config, Failure, Verdict
 from search_spaces import ResolvedSpace
@@ -259,7 +258,7 @@ class OptunaStudy:
     def _begin(self, before: int, trial: Trial, config: Config) -> RunningTrial:
         """Store the trial, which has `before` trials before it, as running."""
         attributes: dict[str, Any] = {"config": json.dumps(dict(config), sort_keys=True)}
-        begun = optuna.trial.create_trial(
+        begun = create_trial(
             state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=attributes
         )
         return RunningTrial(self._storage.add(begun, before), config)
@@ -276,26 +275,23 @@ class OptunaStudy:
         A verdict without values or failure is that of a trial that was cut short, whose gain over the reference is at
         most `gain_at_most` (None: unknown).
         """
-        self._storage.end(number, partial(self._tell, verdict, failure, gain_at_most))
-
-    def _tell(self, verdict: Verdict | None, failure: Failure | None, gain_at_most: float | None, trial: Trial) -> None:
-        for name, value in attributes_of(verdict, failure).items():
-            trial.set_user_attr(name, value)
+        attributes: dict[str, Any] = attributes_of(verdict, failure)
         if verdict is None:
-            self._study.tell(trial, state=TrialState.FAIL)
+            self._storage.end(number, create_trial(state=TrialState.FAIL, user_attrs=attributes))
             return
-        for name, value in verdict.constraints.items():
-            trial.set_constraint(name, value)
+        constraints = dict(verdict.constraints)
         values = [verdict.values.get(objective.metric) for objective in self._objectives]
         measured = [value for value in values if value is not None]
-        if len(measured) == len(values):
-            trial.set_constraint(FAILED, 0.0)
-            self._study.tell(trial, measured)
-            return
-        if FAILED not in verdict.constraints:
-            trial.set_constraint(FAILED, 0.0)
-            trial.set_user_attr(GAIN_AT_MOST, self.over_first(gain_at_most))
-        self._study.tell(trial, state=TrialState.PRUNED)
+        complete = len(measured) == len(values)
+        if complete or FAILED not in constraints:
+            constraints[FAILED] = 0.0
+        if not complete and FAILED not in verdict.constraints:
+            attributes[GAIN_AT_MOST] = self.over_first(gain_at_most)
+        state = TrialState.COMPLETE if complete else TrialState.PRUNED
+        ended = create_trial(
+            state=state, values=measured if complete else None, user_attrs=attributes, constraints=constraints
+        )
+        self._storage.end(number, ended)
 
     def over_first(self, gain: float | None) -> float | None:
         """Return a gain over the reference as one over the first measured trial; None if that is not known."""
@@ -305,22 +301,12 @@ class OptunaStudy:
 
     def rule_out(self, number: int, reason: str) -> None:
         """Store a trial as failed by its configuration, which breaks a rule; nothing was launched."""
-
-        def end(trial: Trial) -> None:
-            trial.set_user_attr(RULED_OUT, reason)
-            trial.set_constraint(FAILED, FAILED_VIOLATION)
-            self._study.tell(trial, state=TrialState.PRUNED)
-
-        self._storage.end(number, end)
+        attributes, constraints = {RULED_OUT: reason}, {FAILED: FAILED_VIOLATION}
+        self._storage.end(number, create_trial(state=TrialState.PRUNED, user_attrs=attributes, constraints=constraints))
 
     def drop(self, number: int, reason: str) -> None:
         """Store a trial as FAIL, which has no influence on the sampler."""
-
-        def end(trial: Trial) -> None:
-            trial.set_user_attr(DROPPED, reason)
-            self._study.tell(trial, state=TrialState.FAIL)
-
-        self._storage.end(number, end)
+        self._storage.end(number, create_trial(state=TrialState.FAIL, user_attrs={DROPPED: reason}))
 
     def running(self) -> list[int]:
         """Return the numbers of running trials."""

@@ -266,7 +266,7 @@ def test_a_trial_that_was_cut_short_is_shown_as_that_and_has_no_metrics() -> Non
     assert (row["cut_reason"], row["score_at_most"]) == ("score at most 0.7, 0.9 needed", 0.7)
     assert math.isnan(row["output_throughput"])
     assert row["failure_kind"] is None
-    assert trial_line(record, ()) == "#3 cut short: score at most 0.7, 0.9 needed"
+    assert trial_line(record, (), None) == "#3 cut short: score at most 0.7, 0.9 needed"
     tags = trial_tags(record, cut)
     assert (tags["state"], tags["cut"], tags["score_at_most"]) == ("cut", "score at most 0.7, 0.9 needed", "0.7")
     assert status(cut) == "FINISHED"

@@ -1,21 +1,26 @@
-"""Plans made by hand, a fake server as a process, and servers with chosen faults."""
+"""Plans made by hand, a fake server in a process of its own or beside the generator, and servers with chosen faults."""
 
+import argparse
 import asyncio
+import io
 import json
+import selectors
 import socket
 import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.fakes import streaming_server
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
+from tuner.loadgen.progress import ProgressWriter
 from tuner.loadgen.run import PlanResult, PlanRun
 from tuner.workloads.results import RequestRecord, RequestStatus
 
+Result = TypeVar("Result")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -59,6 +64,20 @@ class Fake:
         self.process.communicate()
 
 
+class Beside:
+    """The fake streaming server for `load_against`, in the process and the time of the generator."""
+
+    def __init__(self, first_ms: float = 5, token_ms: float = 2, faults: dict[str, str] | None = None) -> None:
+        self._log = io.StringIO()
+        known = {"model": "fake", "missing": [], "slots": 2**20, "faults": json.dumps(faults or {})}
+        pace = argparse.Namespace(first_ms=first_ms, token_ms=token_ms, **known)
+        self.handler: Handler = streaming_server.Server(pace, self._log).connected
+
+    def arrivals(self) -> list[float]:
+        """Return when each request arrived, in seconds of the event loop's clock."""
+        return [float(line.split()[1]) for line in self._log.getvalue().splitlines()]
+
+
 def url(port: int) -> str:
     return f"http://127.0.0.1:{port}/v1/completions"
 
@@ -78,12 +97,54 @@ def statuses(records: Iterable[RequestRecord]) -> Counter[RequestStatus]:
     return Counter(record.status for record in records)
 
 
-def load_against(handler: Handler, requests: list[PlannedRequest], **changes: Any) -> PlanResult:
-    """Run a plan against a server that calls `handler` for each connection."""
-    return asyncio.run(_both(handler, requests, changes))
+class VirtualTime(asyncio.SelectorEventLoop):
+    """An event loop whose clock takes a microsecond a turn, and goes on to the next timer when all wait.
+
+    So a test waits for no timer, and a machine that is slow or stands still changes no time. Server and client are in
+    this loop: between them, no bytes are under way for longer than the system takes.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self.now
 
 
-async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[str, Any]) -> PlanResult:
+class _Selector(selectors.DefaultSelector):
+    SETTLES_S = 0.001
+    """Seconds for bytes that are under way, before each step of the clock; the generator has a timer every 5 ms."""
+
+    TURN_S = 1e-6
+    """Without it, one who waits for a time that a timer's rounding missed would wait for ever."""
+
+    def __init__(self, loop: VirtualTime) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0 if timeout == 0 else None if timeout is None else self.SETTLES_S)
+        self._loop.now += self.TURN_S + (0 if found else timeout or 0)
+        return found
+
+
+def in_virtual_time(running: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine."""
+    with asyncio.Runner(loop_factory=VirtualTime) as runner:
+        return runner.run(running)
+
+
+def load_against(
+    handler: Handler, requests: list[PlannedRequest], progress: ProgressWriter | None = None, /, **changes: Any
+) -> PlanResult:
+    """Run a plan in virtual time, against a server that calls `handler` for each connection."""
+    return in_virtual_time(_both(handler, requests, progress, changes))
+
+
+async def _both(
+    handler: Handler, requests: list[PlannedRequest], progress: ProgressWriter | None, changes: dict[str, Any]
+) -> PlanResult:
     serving: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +160,8 @@ async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**22)
     try:
-        return await PlanRun(plan(url(server.sockets[0].getsockname()[1]), **changes), requests).run()
+        at = url(server.sockets[0].getsockname()[1])
+        return await PlanRun(plan(at, **changes), requests, progress).run()
     finally:
         server.close()
         for task in serving:

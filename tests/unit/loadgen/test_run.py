@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.loadgen.loads import GOOD, Fake, asked, due, load_against, plan, replying, statuses
+from tests.unit.loadgen.loads import GOOD, Beside, Fake, asked, due, load_against, plan, replying, statuses
 from tuner.loadgen import run
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
 from tuner.loadgen.progress import ProgressReader, ProgressWriter
@@ -48,10 +48,10 @@ def lateness_s(record: RequestRecord) -> float:
     return record.sent_s - record.due_s
 
 
-def test_an_open_loop_sends_each_request_when_it_is_due(start_fake: StartFake) -> None:
-    fake = start_fake()
+def test_an_open_loop_sends_each_request_when_it_is_due() -> None:
+    fake = Beside()
     times = [0.0, 0.0, 0.1, 0.15, 0.3, 0.6]
-    result = run_plan(plan(fake.url), due(*times))
+    result = load_against(fake.handler, due(*times))
     assert statuses(result.records) == {COMPLETED: 6}
     assert [record.index for record in result.records] == [0, 1, 2, 3, 4, 5]
     for record in result.records:
@@ -84,9 +84,9 @@ def test_a_slow_server_does_not_hold_up_an_open_loop() -> None:
     assert statuses(result.records) == {COMPLETED: 5}
 
 
-def test_a_record_has_tokens_and_times(start_fake: StartFake) -> None:
-    fake = start_fake(first_ms=100, token_ms=40)
-    (record,) = run_plan(plan(fake.url), due(0.2, tokens=5)).records
+def test_a_record_has_tokens_and_times() -> None:
+    fake = Beside(first_ms=100, token_ms=40)
+    (record,) = load_against(fake.handler, due(0.2, tokens=5)).records
     assert (record.status, record.error, record.name) == (COMPLETED, None, "a")
     assert (record.planned_input, record.planned_output) == (3, 5)
     assert (record.input_tokens, record.output_tokens) == (3, 5)
@@ -99,16 +99,16 @@ def test_a_record_has_tokens_and_times(start_fake: StartFake) -> None:
     assert record.end_s - record.first_token_s == pytest.approx(sum(record.gaps_s))
 
 
-def test_an_answer_of_many_tokens_is_whole(start_fake: StartFake) -> None:
-    fake = start_fake(first_ms=0, token_ms=0)
-    (record,) = run_plan(plan(fake.url, users=1), due(None, tokens=5000)).records
+def test_an_answer_of_many_tokens_is_whole() -> None:
+    fake = Beside(first_ms=0, token_ms=0)
+    (record,) = load_against(fake.handler, due(None, tokens=5000), users=1).records
     assert (record.status, record.output_tokens, len(record.gaps_s)) == (COMPLETED, 5000, 4999)
     assert min(record.gaps_s) >= 0.0
 
 
-def test_a_request_that_waited_for_a_place_counts_from_when_it_was_due(start_fake: StartFake) -> None:
-    fake = start_fake(first_ms=300, token_ms=0)
-    result = run_plan(plan(fake.url, max_in_flight=1), due(0.0, 0.0, 0.05))
+def test_a_request_that_waited_for_a_place_counts_from_when_it_was_due() -> None:
+    fake = Beside(first_ms=300, token_ms=0)
+    result = load_against(fake.handler, due(0.0, 0.0, 0.05), max_in_flight=1)
     assert statuses(result.records) == {COMPLETED: 3}
     _, second, third = result.records
     assert lateness_s(second) > 0.29
@@ -157,9 +157,9 @@ def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[Pl
     return load_against(handle, requests, **changes), now["peak"]
 
 
-def test_a_closed_loop_sends_each_request_once_and_nothing_is_late(start_fake: StartFake) -> None:
-    fake = start_fake()
-    result = run_plan(plan(fake.url, users=3), due(*[None] * 20))
+def test_a_closed_loop_sends_each_request_once_and_nothing_is_late() -> None:
+    fake = Beside()
+    result = load_against(fake.handler, due(*[None] * 20), users=3)
     assert [record.index for record in result.records] == list(range(20))
     assert statuses(result.records) == {COMPLETED: 20}
     assert len(fake.arrivals()) == 20
@@ -170,9 +170,9 @@ def test_a_closed_loop_sends_each_request_once_and_nothing_is_late(start_fake: S
         assert record.sent_s >= 0.0
 
 
-def test_more_users_than_requests(start_fake: StartFake) -> None:
-    fake = start_fake()
-    assert statuses(run_plan(plan(fake.url, users=9), due(None, None)).records) == {COMPLETED: 2}
+def test_more_users_than_requests() -> None:
+    fake = Beside()
+    assert statuses(load_against(fake.handler, due(None, None), users=9).records) == {COMPLETED: 2}
 
 
 @pytest.mark.parametrize("users", [None, 3])
@@ -180,9 +180,9 @@ def test_a_plan_without_requests(users: int | None, nowhere: str) -> None:
     assert run_plan(plan(nowhere, users=users, max_in_flight=users), []).records == []
 
 
-def test_an_open_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
-    fake = start_fake(faults={"1": "stall", "2": "stall"})
-    result = run_plan(plan(fake.url, limit_s=0.8), due(0.0, 0.3, 0.4, 50.0, 51.0))
+def test_an_open_loop_is_cut_off_at_its_limit() -> None:
+    fake = Beside(faults={"1": "stall", "2": "stall"})
+    result = load_against(fake.handler, due(0.0, 0.3, 0.4, 50.0, 51.0), limit_s=0.8)
     assert [record.status for record in result.records] == [COMPLETED, *[TIMED_OUT] * 2, *[NOT_SENT] * 2]
     _, stalled, _, unsent, _ = result.records
     assert stalled.error == "the run was ended before its last token"
@@ -196,16 +196,16 @@ def test_an_open_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
     assert len(result.late_s) == 3
 
 
-def test_a_request_that_waits_for_a_place_at_the_limit_was_not_sent(start_fake: StartFake) -> None:
-    fake = start_fake(faults={"0": "stall"})
-    result = run_plan(plan(fake.url, limit_s=0.4, max_in_flight=1), due(0.0, 0.0, 0.0))
+def test_a_request_that_waits_for_a_place_at_the_limit_was_not_sent() -> None:
+    fake = Beside(faults={"0": "stall"})
+    result = load_against(fake.handler, due(0.0, 0.0, 0.0), limit_s=0.4, max_in_flight=1)
     assert [record.status for record in result.records] == [TIMED_OUT, NOT_SENT, NOT_SENT]
     assert len(fake.arrivals()) == 1
 
 
-def test_a_closed_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
-    fake = start_fake(faults={"2": "stall", "3": "stall"})
-    result = run_plan(plan(fake.url, limit_s=0.8, users=2), due(*[None] * 7))
+def test_a_closed_loop_is_cut_off_at_its_limit() -> None:
+    fake = Beside(faults={"2": "stall", "3": "stall"})
+    result = load_against(fake.handler, due(*[None] * 7), limit_s=0.8, users=2)
     assert statuses(result.records) == {COMPLETED: 2, TIMED_OUT: 2, NOT_SENT: 3}
     assert [record.status for record in result.records[4:]] == [NOT_SENT] * 3
     assert 0.8 <= result.wall_s < 0.8 + LATE_S
@@ -217,6 +217,7 @@ def test_an_idle_connection_is_used_again_only_for_so_long(
     keep_alive_s: float, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "KEEP_ALIVE_S", keep_alive_s)
+    monkeypatch.setattr("aiohttp.connector.monotonic", lambda: asyncio.get_running_loop().time())
     made: list[int] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -487,10 +488,10 @@ ENDS = {
 }
 
 
-def test_each_fault_has_its_status_and_affects_no_other_request(start_fake: StartFake) -> None:
+def test_each_fault_has_its_status_and_affects_no_other_request() -> None:
     # One user: the order of arrival is that of the plan. Each fault is followed by a request without one.
-    fake = start_fake(faults={str(2 * place): fault for place, fault in enumerate(ENDS)})
-    result = run_plan(plan(fake.url, users=1, timeout_s=1.2), due(*[None] * (2 * len(ENDS)), tokens=6))
+    fake = Beside(faults={str(2 * place): fault for place, fault in enumerate(ENDS)})
+    result = load_against(fake.handler, due(*[None] * (2 * len(ENDS)), tokens=6), users=1, timeout_s=1.2)
     found = [record.status for record in result.records]
     assert found == [status for fault in ENDS for status in (ENDS[fault], COMPLETED)]
     assert len(fake.arrivals()) == 2 * len(ENDS)
@@ -511,9 +512,9 @@ def test_each_fault_has_its_status_and_affects_no_other_request(start_fake: Star
     assert stalled.error == "its deadline passed before its last token"
 
 
-def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) -> None:
-    fake = start_fake(faults={"0": "stall", "1": "stall"})
-    first, second = run_plan(plan(fake.url, timeout_s=0.8, max_in_flight=1), due(0.0, 0.5)).records
+def test_a_deadline_counts_from_when_the_request_was_due() -> None:
+    fake = Beside(faults={"0": "stall", "1": "stall"})
+    first, second = load_against(fake.handler, due(0.0, 0.5), timeout_s=0.8, max_in_flight=1).records
     assert (first.status, second.status) == (TIMED_OUT, TIMED_OUT)
     assert first.end_s == pytest.approx(0.8, abs=0.3)
     # It had a place from 0.8 s on, and timed out at 1.3 s, not at 1.6 s.
@@ -521,9 +522,9 @@ def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) 
     assert second.end_s == pytest.approx(1.3, abs=0.25)
 
 
-def test_a_request_without_a_place_in_flight_is_not_sent(start_fake: StartFake) -> None:
-    fake = start_fake(faults={"0": "stall"})
-    result = run_plan(plan(fake.url, timeout_s=1.5, max_in_flight=1), due(0.0, 0.0, 0.0, 0.0, 2.5))
+def test_a_request_without_a_place_in_flight_is_not_sent() -> None:
+    fake = Beside(faults={"0": "stall"})
+    result = load_against(fake.handler, due(0.0, 0.0, 0.0, 0.0, 2.5), timeout_s=1.5, max_in_flight=1)
     assert [record.status for record in result.records] == [TIMED_OUT] * 4 + [COMPLETED]
     assert [record.sent_s is None for record in result.records] == [False, True, True, True, False]
     assert {record.end_s for record in result.records[1:4]} == {None}
@@ -534,11 +535,11 @@ def test_a_request_without_a_place_in_flight_is_not_sent(start_fake: StartFake) 
     assert max(result.late_s) < 1.0
 
 
-def test_places_in_flight_are_freed_after_every_fault(start_fake: StartFake) -> None:
+def test_places_in_flight_are_freed_after_every_fault() -> None:
     # Two places and fourteen requests, half of them with a fault: a place that is not freed stops the rest.
     faults = [fault for fault in ENDS if fault != "stall"] * 2
-    fake = start_fake(faults={str(place): fault for place, fault in enumerate(faults)})
-    result = run_plan(plan(fake.url, max_in_flight=2), due(*[0.0] * 20))
+    fake = Beside(faults={str(place): fault for place, fault in enumerate(faults)})
+    result = load_against(fake.handler, due(*[0.0] * 20), max_in_flight=2)
     assert statuses(result.records)[COMPLETED] == 8
     assert statuses(result.records)[LOST] == 4
     assert len(fake.arrivals()) == 20
@@ -556,15 +557,15 @@ def test_a_server_that_does_not_exist(nowhere: str, changes: dict[str, int | Non
     assert result.wall_s < 5.0
 
 
-def test_the_progress_of_a_run_can_be_read_while_it_lasts(start_fake: StartFake, tmp_path: Path) -> None:
-    fake = start_fake(faults={"1": "stall"})
+def test_the_progress_of_a_run_can_be_read_while_it_lasts(tmp_path: Path) -> None:
+    fake = Beside(faults={"1": "stall"})
     requests, file = due(0.0, 0.1, 5.0), tmp_path / "progress.jsonl"
     reader = ProgressReader(file)
     assert not reader.advance()
     writer = ProgressWriter(file, requests)
     assert not reader.advance()
     assert [record.due_s for record in reader.records] == [0.0, 0.1, 5.0]
-    result = run_plan(plan(fake.url, limit_s=1.5), requests, writer)
+    result = load_against(fake.handler, requests, writer, limit_s=1.5)
     assert reader.advance()
     assert not reader.advance()
     first, second, third = reader.records

@@ -152,11 +152,14 @@ def test_duration(seconds: float, shown: str) -> None:
 
 
 def test_a_metric_has_its_unit_unless_its_name_has_it() -> None:
-    assert text.metric("output_throughput", 3332.0) == "output_throughput 3,332 tok/s"
-    assert text.metric("p99_tpot_ms", 13.914) == "p99_tpot_ms 13.91"
-    assert text.metric("chat.p99_tpot_ms", 13.914) == "chat.p99_tpot_ms 13.91"
-    assert text.metric("success_rate", 1.0) == "success_rate 1"
-    assert text.metric("output_throughput", None) == "output_throughput –"
+    assert text.metric("output_throughput", 3332.0, None) == "output_throughput 3,332 tok/s"
+    assert text.metric("p99_tpot_ms", 13.914, None) == "p99_tpot_ms 13.91"
+    assert text.metric("chat.p99_tpot_ms", 13.914, None) == "chat.p99_tpot_ms 13.91"
+    assert text.metric("success_rate", 1.0, None) == "success_rate 1"
+    assert text.metric("output_throughput", None, None) == "output_throughput –"
+    assert text.metric("output_throughput", 3332.0, LISTED) == "output_throughput 3,332 tok/s"
+    assert text.metric(COST, 0.04, LISTED) == f"{COST} 0.04 USD per Mtok"
+    assert text.metric(COST, 0.04, Price(0.35)) == f"{COST} 0.04 per Mtok"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from search_spaces import (
     known_models,
     list_price,
     load_space,
+    shared_currency,
 )
 from search_spaces.catalogue.formats import StoredFormat, stored_format
 from search_spaces.catalogue.layers import Attention, LayerGroup, Mlp
@@ -407,6 +408,13 @@ def test_a_list_price_is_marked_with_its_source_and_date() -> None:
         "0.526 USD per GPU-hour (list price: Amazon EC2 on-demand, Linux, us-east-1, g4dn.xlarge, as of 2026-07)"
     )
     assert str(Price(0.35)) == "0.35 per GPU-hour (as given)"
+
+
+def test_prices_share_a_currency_if_all_that_are_known_are_in_it() -> None:
+    dollars, euros, given = Price(1.0, "USD"), Price(1.0, "EUR"), Price(1.0)
+    assert shared_currency([dollars, None, dollars]) == "USD"
+    for prices in ([], [None], [given], [dollars, euros], [dollars, given]):
+        assert shared_currency(prices) is None
 
 
 @pytest.mark.parametrize("price", [Price(0.35), Price(1.5, "USD", "a cloud, as of 2026-07")])

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from records.trials import Config, Failure, Provenance, Verdict
 from storage import normalise_url, open_store
 from tests import store_samples as samples
+from tests.contracts.store_processes import counted
 from tests.unit.storage.test_locks import another_process
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.errors import InfrastructureError
@@ -388,3 +389,13 @@ def test_other_predictions_begin_as_in_a_resumed_study(tmp_path: Path) -> None:
     changed = second_suggestion(tmp_path / "changed", resumed=False)
     assert "rising" not in asked
     assert changed == second_suggestion(tmp_path / "resumed", resumed=True)
+
+
+def test_each_constraint_of_an_outcome_is_written_and_nothing_is_read_again(tmp_path: Path) -> None:
+    study, counts = open_study(tmp_path, TPE), []
+    for names in ((), ("a", "b", "c")):
+        trial = study.ask_fixed({"max_num_seqs": 4}, {})
+        with counted() as statements:
+            study.tell(trial.number, Verdict({"output_throughput": 1300.0}, dict.fromkeys(names, 0.0), 1.3))
+        counts.append(len(statements))
+    assert counts[1] - counts[0] <= 2 * 3  # Optuna looks for the trial, then writes

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from records.trials import Config, TrialRecord
+from search_spaces import Price
 from tuner.client.replies import SubmittedStudy
 from tuner.results import text
 from tuner.results.text import Grid, joined, short_configuration
@@ -234,6 +235,7 @@ def fill_trials(
     metrics: Sequence[str],
     defaults: Config,
     width: int,
+    price: Price | None,
     *,
     whole: bool = False,
 ) -> None:
@@ -248,6 +250,7 @@ def fill_trials(
         metrics: names, the most important first.
         defaults: the engine's, as far as they are known.
         width: columns of the whole table.
+        price: of the study, for the currency of costs.
         whole: whether the message of a failure is shown whole, over several lines: its end has the engine's remedy.
     """
     titles = [text.title(trial.number, trial.round) for trial in trials]
@@ -257,12 +260,12 @@ def fill_trials(
     shown: list[str] = []
     for name in metrics if any(trial.outcome and trial.outcome.succeeded for trial in trials) else ():
         cells = [text.number(trial.outcome.metric(name) if trial.outcome else None) for trial in trials]
-        needed = max(map(len, [name, text.unit(name), *cells]))
+        needed = max(map(len, [name, text.unit(name, price), *cells]))
         if needed > left - (GAP + LEAST_CONFIGURATION if shown else 0):
             break
         left -= needed + GAP
         shown.append(name)
-        table.add_column(f"{name}\n{text.unit(name)}".rstrip(), justify="right", no_wrap=True)
+        table.add_column(f"{name}\n{text.unit(name, price)}".rstrip(), justify="right", no_wrap=True)
     room = left if left >= LEAST_CONFIGURATION else 0
     if room:
         table.add_column("differs from the defaults", no_wrap=not whole, max_width=room)

@@ -41,6 +41,7 @@ class EventObserver:
             provenance=start.engine.provenance.value,
             objectives=[objective.metric for objective in start.spec.goals.objectives],
             slos=[str(slo) for slo in start.spec.goals.slos],
+            price=None if start.spec.price is None else start.spec.price.to_dict(),
         )
 
     def stage(self, plan: StagePlan) -> None:

@@ -10,6 +10,11 @@ export function number(value) {
   return size >= 100 ? value.toFixed(0) : Number(value.toPrecision(4)).toString();
 }
 
+/** Return the currency of a metric, empty for one that is no cost and for a price that is unknown. */
+export function currency(metric, price) {
+  return /(^|\.)cost_per_million_(output|total)_tokens$/.test(metric) ? price?.currency ?? "" : "";
+}
+
 /** Return a score. */
 export function score(value) {
   return value === null || value === undefined ? ABSENT : value.toFixed(3);

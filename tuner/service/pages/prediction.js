@@ -1,7 +1,7 @@
 // Predictions of the simulator: metrics with their error bands, and the place on the roofline.
 
 import { el, table } from "./dom.js";
-import { count, number, duration } from "./format.js";
+import { count, currency, number, duration } from "./format.js";
 
 const COST = "cost_per_million_output_tokens";
 
@@ -18,7 +18,7 @@ export function metricsTable(predictions, shown, catalogue) {
   const known = Object.keys(bands).length > 0;
   const columns = [{ heading: "metric" }, { heading: "unit" }, ...predictions.map(([name]) => ({ heading: name, right: true })),
     ...(known ? [{ heading: "nine of ten errors were below", right: true }] : [])];
-  return table("Predicted metrics", columns, names.map((name) => ({ cells: [name, catalogue.metrics[name]?.unit ?? "",
+  return table("Predicted metrics", columns, names.map((name) => ({ cells: [name, `${currency(name, last.price)} ${catalogue.metrics[name]?.unit ?? ""}`.trim(),
     ...predictions.map(([, each]) => number(each[name])), ...(known ? [bands[name] ? `${Math.round(100 * bands[name])} %` : "–"] : [])] })));
 }
 
@@ -35,7 +35,7 @@ export function serverFacts(found) {
     ["roofline", `${number(Math.round(roof.intensity))} FLOP per byte, ${side} the ridge at ${number(Math.round(roof.ridge))}: bound by ${roof.roof}, ${Math.round(100 * roof.share)} % of it reached`],
     ...(found.learned === null ? [] : [["corrected by", `${count(found.learned.trials, "measured trial")} on ${found.learned.host}`]]),
     ...(found.no_error_band === null ? [] : [["errors", found.no_error_band]]),
-    ["price", found.price === null ? "unknown" : `${found.price.per_gpu_hour} ${found.price.currency} per GPU-hour`],
+    ["price", found.price === null ? "unknown" : `${found.price.per_gpu_hour} ${found.price.currency ?? ""} per GPU-hour`],
   ];
   return el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));
 }

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from records.measured import exported_of, reference_number
 from records.trials import Provenance, StudyRecord, TrialRecord
-from search_spaces import space_names
+from search_spaces import Price, space_names
 from search_spaces.yaml_file import YamlError, plain_yaml, read_yaml
 from tuner.engines.command_line import command_of, engine_of, sampling_arguments
 from tuner.errors import SettingError, UserError, reason_of
@@ -104,7 +104,7 @@ class Expected:
     files: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     space: str | None = None
-    price: float | None = None
+    price: Price | None = None
     again: Again = Again()
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -170,7 +170,7 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord]) -> Expected:
         files=premise.get("files", {}),
         defaults=facts.get("engine_defaults", {}),
         space=premise["space"]["name"],
-        price=(facts.get("price") or {}).get("per_gpu_hour"),
+        price=Price.from_dict(facts.get("price")),
         again=_again(study),
     )
 

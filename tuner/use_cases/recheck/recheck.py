@@ -192,6 +192,7 @@ class _Measurement:
             folder=self.folder,
             margin=self.settings.margin,
             disturbed=(*([] if loaded is None else [loaded]), *watch.warnings()),
+            price=expected.price,
         )
         if self.settings.save is not None and all(each.fault is None for each in found):
             write_expected(self.settings.save, self._as_expected(records, found[-1]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from records.trials import Provenance
+from search_spaces import Price
 from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_WORSE
 from tuner.export.references import INCONCLUSIVE_WORD, Comparison
@@ -62,6 +63,7 @@ class RecheckResult:
         folder: of the logs.
         margin: the smallest change that matters, as a share.
         disturbed: what disturbs the measurements here.
+        price: of a GPU-hour; None: unknown.
         next_step: a command, in which `{name}` stands for an option; None where there is nothing to do.
     """
 
@@ -79,6 +81,7 @@ class RecheckResult:
     folder: Path
     margin: float
     disturbed: tuple[str, ...] = ()
+    price: Price | None = None
     next_step: str | None = None
 
     @property
@@ -118,7 +121,7 @@ class RecheckResult:
 
     def tables(self) -> list[Grid]:
         """Return a table of the objectives for each server that was compared."""
-        return [_table(self.reference, each) for each in self.judged if each.metrics]
+        return [_table(self.reference, each, self.price) for each in self.judged if each.metrics]
 
 
 def judged_line(judged: Judged, reference: str) -> str:
@@ -132,10 +135,10 @@ def judged_line(judged: Judged, reference: str) -> str:
     return f"{judged.name} relative to {reference}: score {shown}, expected {expected}: {judged.change}"
 
 
-def _table(reference: str, judged: Judged) -> Grid:
+def _table(reference: str, judged: Judged, price: Price | None) -> Grid:
     found = grid("metric", reference, judged.name, "ratio", INTERVAL, "from", left=("metric", "from"))
     for name, each in judged.metrics.items():
-        found.add(name, *text.compared(name, each), each.basis)
+        found.add(name, *text.compared(name, each, price, price), each.basis)
     return found
 
 

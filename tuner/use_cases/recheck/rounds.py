@@ -112,7 +112,7 @@ class Alternation:
             repeats=expected.repeats,
             artifacts=self._folder,
             capacity_slos=expected.goals.slos if expected.goals.has_objective("capacity") else None,
-            price_per_hour=None if expected.price is None else expected.price * launch.gpus(expected.gpus),
+            price_per_hour=None if expected.price is None else expected.price.per_gpu_hour * launch.gpus(expected.gpus),
             gpus=expected.gpus,
         )
         return replace(spec, artifacts=self._folder / spec.uid)

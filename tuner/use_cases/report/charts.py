@@ -14,6 +14,7 @@ from dashboards.tradeoff import has_class_slos
 from storage.errors import StorageError
 from tuner.errors import UserError
 from tuner.results import text
+from tuner.results.conclusion import COST
 from tuner.results.text import Grid, grid
 from tuner.study.alternatives import front_of_study
 from tuner.use_cases.other_cards import CardPrediction, own_card
@@ -79,7 +80,9 @@ def failures(study: ReportedStudy) -> go.Figure | None:
 
 def noise(study: ReportedStudy) -> go.Figure | None:
     """Every benchmark of the reference and of the winner, by launch."""
-    return results.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
+    price = study.findings.price
+    currency = None if price is None else price.currency
+    return results.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()), currency)
 
 
 def percentiles(study: ReportedStudy) -> go.Figure | None:
@@ -240,13 +243,12 @@ def cards_grid(cards: Sequence[CardPrediction]) -> Grid:
             if figures is None:
                 continue
             values = (figures.output_throughput, figures.p99_tpot_ms, figures.p99_ttft_ms)
-            cost = figures.cost_per_million_output_tokens
             table.add(
                 card.name + (" (the study's)" if card.is_own else ""),
-                text.ABSENT if card.price is None else f"{card.price.per_gpu_hour:.4g}",
+                text.ABSENT if card.price is None else card.price.amount,
                 name,
                 *map(text.number, values),
-                text.ABSENT if cost is None else f"{cost:.3f}",
+                text.with_unit(COST, figures.cost_per_million_output_tokens, card.price),
                 text.cut(figures.failure or ", ".join(figures.misses), 60),
                 faint=figures.failure is not None,
             )

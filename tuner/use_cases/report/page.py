@@ -12,6 +12,7 @@ from typing import Any
 from dashboards.plots.results import side_by_side
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
 from records.trials import TrialRecord
+from search_spaces import shared_currency
 from storage import open_store
 from storage.store import Store
 from tuner.errors import SettingError, UserError, reason_of
@@ -305,7 +306,8 @@ def values_grid(studies: Sequence[ReportedStudy]) -> Grid:
     table = grid(*LEFT, *metrics, *costs, left=LEFT)
     for study in studies:
         for name, outcome in study.outcomes.items():
-            values = (outcome.metric(metric) for metric in (*metrics, *costs))
+            price = study.findings.price
+            values = (text.with_unit(metric, outcome.metric(metric), price) for metric in (*metrics, *costs))
             table.add(
                 study.record.name,
                 study.record.provenance.value,
@@ -313,7 +315,7 @@ def values_grid(studies: Sequence[ReportedStudy]) -> Grid:
                 study.device,
                 study.engine,
                 name,
-                *map(text.number, values),
+                *values,
             )
     return table
 
@@ -348,10 +350,8 @@ def _figure(studies: Sequence[ReportedStudy]) -> Iterator[Figure]:
             }
             for study in studies
         }
-        title = f"{up} by {across}"
-        yield Figure(
-            title, side_by_side(points, across, up), "A line leads from the reference of a study to its winner."
-        )
+        drawn = side_by_side(points, across, up, shared_currency(study.findings.price for study in studies))
+        yield Figure(f"{up} by {across}", drawn, "A line leads from the reference of a study to its winner.")
 
 
 REPORT = Path("report.html")

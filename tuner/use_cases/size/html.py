@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dashboards.plots.sizing import cost_against_latency, servers_by_hour
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from search_spaces import shared_currency
 from tuner.results import text
 from tuner.use_cases.size.page import (
     command_of,
@@ -73,7 +74,7 @@ def _tiles(sizing: Sizing) -> Iterator[Tile]:
 
 def _figures(sizing: Sizing) -> Iterator[Figure]:
     shapes = [shape_facts(each) for each in sizing.shapes]
-    drawn = cost_against_latency(shapes)
+    drawn = cost_against_latency(shapes, shared_currency(each.price for each in sizing.shapes))
     if drawn is not None:
         note = "A point is a fleet for the peak. Large: no other one has lower cost and latencies. Filled: measured."
         yield Figure("Cost against latency", drawn, note, "Latencies are predicted, at each server's part of the peak.")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from search_spaces import shared_currency
 from tuner.results import text
 from tuner.results.text import Grid, grid
 from tuner.use_cases.size.fleet import HOURS_PER_MONTH
@@ -68,7 +69,8 @@ def _finite(value: float | None) -> float | None:
 def fleets_grid(sizing: Sizing) -> Grid:
     """Return a row for each shape: servers, cost and latencies; shapes that another one beats are faint."""
     by_hour = ("by hour",) if sizing.demand.hours else ()
-    headings = ("card", "shape", "req/s", "rate is", "servers", "at worst", "GPUs", "a month", *by_hour, "per M tokens")
+    month = f"{shared_currency(each.price for each in sizing.shapes) or ''} a month".lstrip()
+    headings = ("card", "shape", "req/s", "rate is", "servers", "at worst", "GPUs", month, *by_hour, "per M tokens")
     table = grid(*headings, "p95 TTFT ms", "p95 TPOT ms", left=("card", "shape", "rate is"))
     for each in sizing.shapes:
         fleet = each.fleet

@@ -59,6 +59,11 @@ SIZING = sizing(
 )
 
 
+def in_euro() -> Sizing:
+    priced = (replace(each, price=each.price and replace(each.price, currency="EUR")) for each in SIZING.shapes)
+    return replace(SIZING, shapes=tuple(priced))
+
+
 def test_the_cheapest_fleet_comes_first_and_the_failed_one_last() -> None:
     # l4: 12 servers × 2 GPUs × 0.5 × 730 = 8,760; h100: 3 servers hold 120 or, one lost, 100: 3 × 4 × 730 = 8,760
     names = [each.name for each in SIZING.shapes]
@@ -77,6 +82,8 @@ def test_the_table_has_servers_at_both_ends_and_by_hour() -> None:
     assert row["a month"] == "8,760"
     assert row["by hour"] == "7,300"  # two servers for 20 requests/s, three for 100: 2.5 × 4 × 730
     assert table.rows[-1][3].startswith("No available memory")
+    assert "EUR a month" in [column.heading for column in fleets_grid(in_euro()).columns]
+    assert "cost per month (EUR)" in html(in_euro())
 
 
 def test_a_card_that_does_not_hold_the_model_says_how_many_do() -> None:

@@ -286,7 +286,7 @@ def _several(simulation: Simulation) -> Rows:
     )
     return [
         ("GPUs", f"{machine.gpus}: " + ", ".join(f"{name} {count}" for name, count in names if count > 1)),
-        ("per GPU", text.with_unit("output_throughput", simulation.output_throughput_per_gpu)),
+        ("per GPU", text.with_unit("output_throughput", simulation.output_throughput_per_gpu, None)),
         ("memory of a GPU", memory if machine.config.servers_per_gpu == 1 else f"for each server, {memory}"),
     ]
 

@@ -87,7 +87,7 @@ def _print_pair(pair: Pair) -> None:
     if pair.score is not None:
         table.add("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
-        table.add(name, *text.compared(name, each), each.basis)
+        table.add(name, *_values(name, pair), each.basis)
     show(FittedTable(table), *price_lines(pair.ratios, [side.stored.price for side in sides]))
     _print_premises([pair])
     print("flags that differ:" if pair.flags else "no flag differs")
@@ -115,7 +115,7 @@ def _print_several(pairs: Sequence[Pair]) -> None:
         for pair in pairs:
             each = pair.ratios.get(name)
             if each is not None:
-                table.add(heading, pair.other.name, *text.compared(name, each), each.basis)
+                table.add(heading, pair.other.name, *_values(name, pair), each.basis)
                 heading = ""
     prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
     show(FittedTable(table), *price_lines(names, prices))
@@ -123,6 +123,10 @@ def _print_several(pairs: Sequence[Pair]) -> None:
     print("flags that differ from A:")
     for pair in pairs:
         print(f"  {pair.other.name}: {', '.join(_flag_lines(pair)) or 'none'}")
+
+
+def _values(name: str, pair: Pair) -> list[str]:
+    return text.compared(name, pair.ratios[name], pair.reference.stored.price, pair.other.stored.price)
 
 
 def _score(score: Mapping[str, Any]) -> tuple[str, str, str]:

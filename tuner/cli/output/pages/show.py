@@ -97,7 +97,7 @@ def _front_parts(points: Sequence[Point], stored: StoredStudy, reference: str) -
     names = list(points[0].metrics) if points else []
     table = grid("trial", *names, "from", "differs from the defaults", left=LEFT_ALIGNED)
     for point in points:
-        cells = [_cell(name, each) for name, each in point.metrics.items()]
+        cells = [_cell(name, each, stored) for name, each in point.metrics.items()]
         table.add(f"#{point.number}", *cells, _rounds(point.rounds), _short(point.number, stored))
     luck = [] if all(point.rounds for point in points) else [Text(CHOSEN_BY_LUCK)]
     return [
@@ -111,8 +111,8 @@ def _short(number: int, stored: StoredStudy) -> str:
     return short_configuration(stored.searched[number].config, stored.defaults, CONFIGURATION_WIDTH)
 
 
-def _cell(name: str, each: MeasuredRatio) -> str:
-    return f"{text.with_unit(name, each.other)}\n×{each.ratio:.3f} {_interval(each)}".rstrip()
+def _cell(name: str, each: MeasuredRatio, stored: StoredStudy) -> str:
+    return f"{text.with_unit(name, each.other, stored.price)}\n×{each.ratio:.3f} {_interval(each)}".rstrip()
 
 
 def _point(point: Point, stored: StoredStudy) -> dict[str, Any]:

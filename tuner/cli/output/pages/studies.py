@@ -18,6 +18,7 @@ from rich.text import Text
 
 from records.metrics import Direction, metric
 from records.trials import Cut, Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
+from search_spaces import Price
 from storage import open_store
 from tuner.cli.output.parts import FittedTable, Rows, fill_trials, labelled, new_table, show, width_of
 from tuner.errors import UserError
@@ -163,7 +164,7 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
 def trials_table(stored: StoredStudy, trials: Sequence[TrialRecord], metrics: Sequence[str]) -> Table:
     """Return a table of trials with these metrics."""
     table = new_table()
-    fill_trials(table, trials, metrics, stored.defaults, width_of(), whole=True)
+    fill_trials(table, trials, metrics, stored.defaults, width_of(), stored.price, whole=True)
     return table
 
 
@@ -193,7 +194,7 @@ def _trial_parts(trial: TrialRecord, stored: StoredStudy) -> list[RenderableType
     measured = [name for repeat in outcome.repeats for name in repeat.metrics]
     rows += [("price", str(stored.price)) for _ in price_lines(measured, [stored.price])]
     rows.append(("time", text.timings(outcome.timings) or "under a second"))
-    return [heading, labelled(rows), *_figures(outcome, stored.objectives), *_server(outcome.server)]
+    return [heading, labelled(rows), *_figures(outcome, stored.objectives, stored.price), *_server(outcome.server)]
 
 
 def _origin(outcome: TrialOutcome) -> Rows:
@@ -224,14 +225,14 @@ def _verdict(trial: TrialRecord) -> Rows:
     return [("score", text.number(trial.verdict.score)), *([("SLOs", ", ".join(slos))] if slos else [])]
 
 
-def _figures(outcome: TrialOutcome, objectives: Sequence[Objective]) -> list[RenderableType]:
+def _figures(outcome: TrialOutcome, objectives: Sequence[Objective], price: Price | None) -> list[RenderableType]:
     """Return the metrics: rates and shares a line each, latencies as a table of statistics."""
     names = {name for repeat in outcome.repeats for name in repeat.metrics}
     if not names:
         return []
     latencies = _latency_names(names)
     rest = sorted(names - {f"{prefix}{s}_{kind}_ms" for prefix, kind in latencies for s in (*STATISTICS, "p50")})
-    rows = [(name, text.with_unit(name, outcome.metric(name))) for name in rest]
+    rows = [(name, text.with_unit(name, outcome.metric(name), price)) for name in rest]
     basis = "one benchmark"
     if len(outcome.repeats) > 1:
         basis = f"medians of {text.count(len(outcome.repeats), 'repeat')}"

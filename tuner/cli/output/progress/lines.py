@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from records.trials import Config, Failure, Provenance, TrialRecord
-from search_spaces import JoinedSpace, ResolvedSpace
+from search_spaces import JoinedSpace, Price, ResolvedSpace
 from search_spaces.parameter import ParameterValue
 from tuner.cli.output.parts import missed_slos
 from tuner.client.replies import StudyEvent
@@ -25,7 +25,7 @@ LONGEST_NAME = 24
 """Characters of the name of an enqueued configuration from which the name is left out."""
 
 
-def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
+def trial_line(record: TrialRecord, objectives: Sequence[Objective], price: Price | None) -> str:
     """Return what came of a trial, without its configuration: `#12 ok, score 0.749: output_throughput 2,390 tok/s`."""
     outcome = record.outcome
     if outcome is None:
@@ -35,7 +35,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     failure = None if outcome.failure is None else (outcome.failure.kind.value, outcome.failure.message)
     score = record.verdict.score if record.verdict else None
     figures = {each.metric: outcome.metric(each.metric) for each in objectives}
-    return result_line(f"#{record.number} {record.state}", failure, missed_slos(record), score, figures)
+    return result_line(f"#{record.number} {record.state}", failure, missed_slos(record), score, figures, price)
 
 
 def result_line(
@@ -44,6 +44,7 @@ def result_line(
     missed: Sequence[str],
     score: float | None,
     figures: Mapping[str, float | None],
+    price: Price | None,
 ) -> str:
     """Return the parts of a trial's result on one line.
 
@@ -53,12 +54,13 @@ def result_line(
         missed: SLOs that it misses.
         score: None without one.
         figures: objectives, in the metrics' units.
+        price: of the study, for the currency of costs; None: unknown.
     """
     if failure is not None:
         return f"{trial}, {failure[0]}: {text.one_line(failure[1])}"
     parts = [trial, *(f"misses {name}" for name in missed)]
     parts += [] if score is None else [f"score {score:.3f}"]
-    return f"{', '.join(parts)}: {', '.join(text.metric(name, value) for name, value in figures.items())}"
+    return f"{', '.join(parts)}: {', '.join(text.metric(name, value, price) for name, value in figures.items())}"
 
 
 def end_with_configuration(line: str, record: TrialRecord, defaults: Config, width: int) -> str:
@@ -205,6 +207,7 @@ class WatchedStudy:
     def __init__(self) -> None:
         self.simulated: bool | None = None
         self._plan = _SEARCH
+        self._price: Price | None = None
         self._trials: set[int] = set()
         self._in_stage: set[tuple[int, int]] = set()
 
@@ -227,6 +230,7 @@ class WatchedStudy:
 
     def _opened(self, data: Mapping[str, Any]) -> list[str]:
         self.simulated = data["provenance"] == "simulated"
+        self._price = Price.from_dict(data.get("price"))
         engine = f"{data['engine']} {data['version']}"
         parts = [text.count(data["trials"], "trial"), text.count(data["workers"], "worker"), engine]
         line = f"study {data['study']}: {', '.join(parts)}"
@@ -245,7 +249,7 @@ class WatchedStudy:
         failure = data["failure"] and (data["failure"]["kind"], data["failure"]["message"])
         missed = [name for name, violation in data.get("constraints", {}).items() if violation > 0]
         trial = f"#{number} {'failed' if failure else data['state']}"
-        result = result_line(trial, failure, missed, data["score"], data["values"])
+        result = result_line(trial, failure, missed, data["score"], data["values"], self._price)
         if data.get("cut"):
             result = f"#{number} cut short: {data['cut']}"
         line = f"[{self._count(round_)}] {result}"

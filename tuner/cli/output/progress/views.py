@@ -174,7 +174,7 @@ def _best(progress: Progress, width: int) -> list[RenderableType]:
         value = best.outcome.metric(objective.metric)
         reference = baseline.outcome.metric(objective.metric) if baseline and baseline.outcome else None
         ratio = f" ×{value / reference:.2f}" if value and reference and best is not baseline else ""
-        figures.append(f"{text.metric(objective.metric, value)}{ratio}")
+        figures.append(f"{text.metric(objective.metric, value, progress.spec.price)}{ratio}")
     shown += [Text(line) for line in text.joined(figures, width - _LABEL)]
     if best.kind is not TrialKind.BASELINE:
         shown.append(Text(short_configuration(best.config, progress.defaults, width - _LABEL - 1), style="dim"))
@@ -188,7 +188,7 @@ def _last_trials(progress: Progress, width: int, room: int) -> RenderableType:
         return Text("no trial has finished yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
     metrics = [objective.metric for objective in progress.spec.goals.objectives]
-    fill_trials(table, trials, metrics, progress.defaults, width)
+    fill_trials(table, trials, metrics, progress.defaults, width, progress.spec.price)
     return table
 
 
@@ -316,7 +316,8 @@ class PlainView:
 def trial_line(progress: Progress, record: TrialRecord, width: int) -> str:
     """Return what came of a trial: `[13/60] #12 ok, score 0.749: …; quantization=fp8 +8 more`."""
     counted = progress.text_of_round(record.round) or f"{progress.stage_done}/{progress.stage_trials}"
-    line = f"[{counted}] {lines.trial_line(progress.rescored(record), progress.spec.goals.objectives)}"
+    goals, price = progress.spec.goals, progress.spec.price
+    line = f"[{counted}] {lines.trial_line(progress.rescored(record), goals.objectives, price)}"
     return lines.end_with_configuration(line, record, progress.defaults, width)
 
 

@@ -95,7 +95,9 @@ class Streams:
         happened: Callable[[Sequence[Event]], None] = lambda _: None,
     ) -> None:
         self._store, self._clock, self._happened = store, clock, happened
+        self._began = clock()
         self._numbers: dict[str, int] = {}
+        self._followed: set[str] = set()
         self._open: dict[str, set[Stream]] = defaultdict(set)
         self._tasks: list[asyncio.Task[None]] = []
         self.closed = False
@@ -149,26 +151,25 @@ class Streams:
             await asyncio.sleep(POLL_S)
 
     async def _read_new(self) -> None:
-        """Read the events since the last read; those before the first read of a study are left to its streams."""
-        last = await run_in_threadpool(self._store.last_events, {*self._numbers, *self._open})
+        """Read the events since the last read, and of a study that was never read, all.
+
+        The metrics count those since the start. An ended study's number is kept: it may be resumed.
+        """
+        last = await run_in_threadpool(self._store.last_events, {*self._followed, *self._open})
         for study, (number, _) in last.items():
-            before = self._numbers.get(study)
-            if before is None or before > number:  # it is new, or a later one of that name
-                self._numbers[study] = number
-                for stream in self._open.get(study, ()):
-                    stream.wake.set()
-                continue
+            before = self._numbers.get(study, 0)
+            if before > number:  # a later one of that name
+                before = 0
             while before < number:
                 found = await run_in_threadpool(self._store.events_after, study, before, PAGE)
                 if not found:
                     break
                 before = self._numbers[study] = found[-1].number
-                self._happened(found)
+                self._happened([event for event in found if event.at >= self._began])
                 for stream in self._open.get(study, ()):
                     for event in found:
                         stream.add(event)
-        gone = {study for study in self._numbers if last.get(study, (0, True))[1] and study not in self._open}
-        self._numbers = {study: number for study, number in self._numbers.items() if study not in gone}
+        self._followed = {study for study, (_, has_ended) in last.items() if not has_ended}
 
     async def _check(self) -> None:
         while True:

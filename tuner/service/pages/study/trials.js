@@ -1,12 +1,18 @@
 // The trials of a study, with filters and the columns that the reader chooses.
 
 import { button, copyButton, el, field, fill, select, show as open, table } from "../dom.js";
-import { configuration, count, duration, number, score, secondsBetween, time } from "../format.js";
+import { configuration, count, currency, duration, number, score, secondsBetween, time } from "../format.js";
 
 const SHOWN = 200;
 const KEPT = "tuner-columns";
 const FIXED = ["number", "state", "score", "configuration"];
 const LABELS = { number: "trial" };
+
+/** Return a metric's name, and of a cost its currency. */
+function titleOf(metric, price) {
+  const found = currency(metric, price);
+  return found ? `${metric} (${found})` : metric;
+}
 
 /** Return what a column shows of a trial, as a value to sort by. */
 function valueOf(trial, column) {
@@ -79,7 +85,7 @@ export async function show(root, live, signal) {
       return sign * (x < y ? -1 : 1);
     });
   };
-  const heading = (column) => button(LABELS[column] ?? column.replace(/^flag /, ""), () => {
+  const heading = (column) => button(LABELS[column] ?? titleOf(column.replace(/^flag /, ""), live.opened?.price), () => {
     sort = { column, down: sort.column === column ? !sort.down : column !== "number" };
     draw();
     list.querySelector(`[data-column="${CSS.escape(column)}"]`)?.focus();
@@ -91,7 +97,7 @@ export async function show(root, live, signal) {
     const heads = names.map((column) => ({ heading: heading(column), right: !["state", "configuration", "kind", "failure", "ended"].includes(column),
       sort: sort.column === column ? (sort.down ? "descending" : "ascending") : null }));
     const body = found.slice(0, most).map((trial) => ({ faint: trial.state === "failed", cells: names.map((column) => (column === "number"
-      ? button(`#${trial.number}`, () => details(trial), { class: "link", "aria-label": `trial ${trial.number} in full` })
+      ? button(`#${trial.number}`, () => details(trial, live.opened?.price), { class: "link", "aria-label": `trial ${trial.number} in full` })
       : el("span", { class: FIXED.includes(column) ? column : null }, textOf(trial, column, valueOf(trial, column))))) }));
     const focused = document.activeElement?.dataset?.column;
     const left = list.querySelector(".scroll")?.scrollLeft ?? 0;
@@ -106,10 +112,10 @@ export async function show(root, live, signal) {
   draw();
 }
 
-/** Open everything that is known of a trial. */
-function details(trial) {
+/** Open everything that is known of a trial; costs follow from a price. */
+function details(trial, price) {
   const pairs = (caption, values) => (Object.keys(values ?? {}).length === 0 ? [] : [el("h3", {}, caption),
-    table(caption, [{ heading: "name" }, { heading: "value" }], Object.entries(values).map(([name, value]) => ({ cells: [name,
+    table(caption, [{ heading: "name" }, { heading: "value" }], Object.entries(values).map(([name, value]) => ({ cells: [titleOf(name, price),
       typeof value === "number" ? number(value) : String(value ?? "unset")] })))]);
   const config = JSON.stringify(trial.config);
   open(`Trial #${trial.number}${trial.round ? `, round ${trial.round}` : ""}`,

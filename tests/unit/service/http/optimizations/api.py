@@ -89,6 +89,6 @@ class Api:
 def serving(folder: Path) -> Iterator[Api]:
     """Serve the database of a folder with a clock that tests move."""
     holder: list[Api] = []
-    with serving_with(folder, clock=lambda: holder[0].now) as http:
+    with serving_with(folder, clock=lambda: holder[0].now if holder else START) as http:
         holder.append(Api(http))
         yield holder[0]
