@@ -12,14 +12,14 @@ from storage.service.store import ServiceStore
 from tuner.executors.base import WorkerState
 from tuner.service.watching.logs import say_event
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import Stage, StagePlan, StudyObserver, StudyStart
 
 CONCLUDING = frozenset({Stage.CONFIRMATION, Stage.REDUCTION, Stage.CAPACITY})
 """Stages after the search."""
 
 
-class EventObserver:
-    """Stores the events of a submission's study; a `StudyObserver`."""
+class EventObserver(StudyObserver):
+    """Stores the events of a submission's study, but not the progress of MLflow, which follows by itself."""
 
     def __init__(self, store: ServiceStore, submission: str, driver: Driver) -> None:
         self._store, self._submission, self._driver = store, submission, driver
@@ -94,6 +94,3 @@ class EventObserver:
         if workers != self._workers:
             self._workers = workers
             self._write("workers", workers=workers)
-
-    def synced(self, status: SyncStatus) -> None:
-        """Ignore the progress of MLflow, which follows by itself."""

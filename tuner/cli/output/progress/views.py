@@ -23,7 +23,7 @@ from tuner.executors.base import WorkerState
 from tuner.results import text
 from tuner.results.text import short_configuration
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import Stage, StagePlan, StudyObserver, StudyStart, SyncStatus
 
 REDRAWS_PER_S = 4
 _LABEL = 9
@@ -35,8 +35,8 @@ _FIXED_LINES = 13
 """Lines of the view beside its trials and workers."""
 
 
-class LiveView:
-    """Draws the study's state on standard error; see `StudyObserver`."""
+class LiveView(StudyObserver):
+    """Draws the study's state on standard error."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
@@ -240,8 +240,8 @@ def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class PlainView:
-    """Writes one line for each finished trial; see `StudyObserver`."""
+class PlainView(StudyObserver):
+    """Writes one line for each finished trial."""
 
     def __init__(
         self, write: Callable[[str], None] = to_stderr, monotonic: Callable[[], float] = time.monotonic
