@@ -65,5 +65,4 @@ class LineObserver(StudyObserver):
         self.note(f"trial {record.number}{round_}: {record.state}{scored}")
 
     def note(self, text: str) -> None:
-        """Print the line."""
         print(text, file=self._stream, flush=True)

@@ -91,7 +91,6 @@ class HostLearner(StudyObserver):
                 self._add(record, known.get((record.number, record.round)))
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Predict a trial, and how its metrics depend on the parameters."""
         if self._pool is not None and spec.kind is not TrialKind.CAPACITY and not isinstance(spec.workload, Suite):
             self._pool.submit(self._look_ahead, spec.number, spec.round, spec.kind, spec.config, spec.workload)
 

@@ -137,7 +137,6 @@ class Proposals:
         return WorkItem(-1, 0, TrialKind.RECIPE, stack.config, f"{RECIPE}{stack.label}")
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next trial for any slot."""
         if self._queue:
             return self._queue.popleft()
         if self._count >= self._trials:
@@ -196,12 +195,10 @@ class Proposals:
         return any(config.items() >= each.items() for each in crashed)
 
     def exhausted(self) -> bool:
-        """Return True if no trial is queued and none will be proposed."""
         spent = self.space_exhausted or self.converged or self._count >= self._trials
         return not self._queue and spent
 
     def give_back(self, item: WorkItem) -> None:
-        """Queue a trial again that failed by infrastructure."""
         self._queue.append(item)
 
     def _accept(self, asked: RunningTrial, kind: TrialKind, label: str | None) -> WorkItem:

@@ -224,11 +224,7 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
 
 
 def _check_candidate(settings: QualitySettings) -> None:
-    """Check that either a study or a model is given.
-
-    Raises:
-        SettingError: for both, and for a trial without a study.
-    """
+    """Check that either a study or a model is given."""
     study, server = settings.study, settings.server
     if study is None and settings.trial is not None:
         raise SettingError("trial", settings.trial, "it needs a study", "give {study} NAME")

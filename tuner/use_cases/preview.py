@@ -145,11 +145,7 @@ def _simulated(gpu: str | None, version: str | None, preset: str) -> tuple[Hardw
 
 
 def _declared(name: str | None, engine: str | None, default: str) -> Space:
-    """Return the named space, else the engine's, else the default.
-
-    Raises:
-        SettingError: for an engine that has no space, and for the space of another one.
-    """
+    """Return the named space, else the engine's, else the default."""
     if engine is not None and engine not in (SIMULATED, *kinds()):
         rule = "this engine has no space of its own"
         with_space = ", ".join([*(name for name, each in kinds().items() if each.program is not None), SIMULATED])
@@ -168,9 +164,6 @@ def _shape(engine: str, model: str | None, default: str) -> ModelShape | None:
     """Return the shape of a model; None without one for llama.cpp and for a command, and else that of `default`.
 
     That of a command's model is known if it is a folder with a config.json.
-
-    Raises:
-        SettingError: for a model that is not found, or that cannot be read.
     """
     form = kind_of(engine).model_form
     if form is ModelForm.CHECKPOINT:

@@ -46,11 +46,7 @@ def trial(
 
 
 def _parts(text: str) -> tuple[str | None, int]:
-    """Return the study and the number of a trial; None: the latest study.
-
-    Raises:
-        UserError: for a text that names no trial.
-    """
+    """Return the study and the number of a trial; None: the latest study."""
     study, _, number = text.rpartition("#")
     if re.fullmatch(r"[0-9]{1,9}", number) is None:
         rule = f"{text!r} names no trial; give its number, or STUDY#12"

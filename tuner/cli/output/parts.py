@@ -157,7 +157,6 @@ def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
 
 
 def print_table(studies: Sequence[SubmittedStudy]) -> None:
-    """Print a line for each study."""
     names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
     table = text.grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
     for study in studies:

@@ -44,14 +44,12 @@ class EventObserver(StudyObserver):
         )
 
     def stage(self, plan: StagePlan) -> None:
-        """Write that a stage begins."""
         if plan.stage in CONCLUDING:
             self._store.concluding(self._submission, self._driver, datetime.now(UTC))
         subjects, rounds = list(plan.subjects), list(plan.rounds)
         self._write("stage", stage=plan.stage.value, trials=plan.trials, subjects=subjects, rounds=rounds)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Write that a worker has a trial."""
         about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
         self._write("trial_started", **about, worker=slot, kind=spec.kind.value, config=dict(spec.config))
 
@@ -77,12 +75,10 @@ class EventObserver(StudyObserver):
         )
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Write that a trial runs again."""
         about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
         self._write("trial_retried", **about, kind=failure.kind.value, message=failure.message)
 
     def note(self, text: str) -> None:
-        """Write a message for the user."""
         self._write("note", text=text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:

@@ -45,12 +45,10 @@ class CapacityProgress:
         self._rates = 0
 
     def opened(self, engine: EngineInfo, hardware: str) -> None:
-        """Write that the capacity is simulated, if it is."""
         if engine.provenance is Provenance.SIMULATED:
             _say(simulation_line(engine, hardware))
 
     def phase(self, phase: Phase) -> None:
-        """Write the phase."""
         self._rates += phase is Phase.BENCHMARK
         _say(f"rate {self._rates} …" if phase is Phase.BENCHMARK else f"{phase} …")
 

@@ -46,7 +46,6 @@ def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
 
 
 def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
-    """Print a study in full."""
     print(parts.as_json(study)) if as_json else parts.print_study(study)
 
 
@@ -64,7 +63,6 @@ def named_states(names: Sequence[str], *, running: bool) -> list[str]:
 
 
 def print_studies(found: Sequence[SubmittedStudy], *, as_json: bool) -> None:
-    """Print studies, one line each."""
     if as_json:
         print(parts.as_json(found))
     elif found:
@@ -184,7 +182,6 @@ def print_new_token(made: ServiceToken) -> None:
 
 
 def print_tokens(found: Sequence[ServiceToken]) -> None:
-    """Print tokens, one line each."""
     names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
     table = text.grid(*names, left=names)
     for each in found:

@@ -29,7 +29,6 @@ from tuner.workloads.presets import load_preset, preset_names
 
 
 def print_presets(*, as_json: bool) -> None:
-    """Print the presets."""
     found = [load_preset(name) for name in preset_names()]
     if as_json:
         print(json.dumps([preset_document(preset) for preset in found], indent=1))

@@ -61,7 +61,6 @@ class LiveView(StudyObserver):
         return picture(self._progress, self._console.width, self._console.height)
 
     def opened(self, start: StudyStart) -> None:
-        """Begin to draw."""
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self.note(line)
@@ -69,15 +68,12 @@ class LiveView(StudyObserver):
         self._live.start()
 
     def stage(self, plan: StagePlan) -> None:
-        """Show which stage runs."""
         self.progress.stage(plan)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Note a trial's start."""
         self.progress.started(spec)
 
     def finished(self, record: TrialRecord) -> None:
-        """Show a finished trial."""
         self.progress.finished(record)
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
@@ -85,15 +81,12 @@ class LiveView(StudyObserver):
         self.note(lines.retry_line(spec, failure))
 
     def note(self, text: str) -> None:
-        """Write a line above the view."""
         self._console.print(text, markup=False)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Show what the workers do."""
         self.progress.workers = states
 
     def synced(self, status: SyncStatus) -> None:
-        """Show how far MLflow is."""
         self.progress.mlflow = status
 
     def close(self) -> None:
@@ -259,7 +252,6 @@ class PlainView(StudyObserver):
         return self._progress
 
     def opened(self, start: StudyStart) -> None:
-        """Write what will run."""
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self._write(line)
@@ -275,20 +267,16 @@ class PlainView(StudyObserver):
         self.progress.started(spec)
 
     def finished(self, record: TrialRecord) -> None:
-        """Write the line of a trial."""
         self.progress.finished(record)
         self._write(trial_line(self.progress, record, LINE_WIDTH))
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Write why a trial runs again."""
         self._write(lines.retry_line(spec, failure))
 
     def note(self, text: str) -> None:
-        """Write the line."""
         self._write(text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Note what the workers do."""
         self.progress.workers = states
 
     def synced(self, status: SyncStatus) -> None:

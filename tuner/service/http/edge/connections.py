@@ -174,7 +174,6 @@ class DoorProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         _cancel(self._deadline)
         _cancel(self._unread)
         self._connections.remove(self)
