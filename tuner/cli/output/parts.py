@@ -32,6 +32,11 @@ CONTINUED = " \\"
 """Ends a line of a command that goes on."""
 
 
+def say(line: str) -> None:
+    """Print a line on standard error: standard output has results only."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def show(*parts: RenderableType) -> None:
     """Print tables and text, one below the other; text is never read as markup."""
     if sys.stdout.isatty():

@@ -15,7 +15,7 @@ from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
 from tuner.cli.from_server import open_client, refuse_both
 from tuner.cli.output import parts
-from tuner.cli.output.parts import FittedTable, show
+from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import ends_at_interrupt
 from tuner.client.client import Client
@@ -105,7 +105,7 @@ def watch_study(client: Client, id: str) -> int:
     with ends_at_interrupt(f"stopped watching; the study goes on, `{again}` watches it again"):
         for event in client.events(id):
             for line in shown.lines(event):
-                print(line, file=sys.stderr, flush=True)
+                say(line)
         return _end(client, id, simulated=bool(shown.simulated))
 
 

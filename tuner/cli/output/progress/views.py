@@ -15,7 +15,7 @@ from rich.text import Text
 
 from records.trials import Failure, TrialKind, TrialRecord
 from tuner.cli.arguments import command
-from tuner.cli.output.parts import fill_trials
+from tuner.cli.output.parts import fill_trials, say
 from tuner.cli.output.progress import lines
 from tuner.cli.output.progress.lines import opening_lines
 from tuner.cli.output.progress.state import Progress, score_of
@@ -228,17 +228,10 @@ def skip_hint(study: str) -> str:
     return f"Ctrl-C skips the wait, `{command('study', 'sync', study)}` logs the rest"
 
 
-def to_stderr(line: str) -> None:
-    """Write a line on standard error."""
-    print(line, file=sys.stderr, flush=True)
-
-
 class PlainView(StudyObserver):
     """Writes one line for each finished trial."""
 
-    def __init__(
-        self, write: Callable[[str], None] = to_stderr, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, write: Callable[[str], None] = say, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._monotonic = monotonic
         self._all_logged_since: float | None = None
