@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import http.server
 import re
 import socket
 import ssl
@@ -18,6 +17,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.fakes.http_server import Answer, http_server
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
 from tuner.client.address import Address
 from tuner.client.failures import wait_before_repeating
@@ -27,24 +27,10 @@ from tuner.transport import Unreached, explained
 from tuner.use_cases.load import served_model
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/good" else 503)
-        self.end_headers()
-        self.wfile.write(b"caf\xc3\xa9 \xff")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    with http_server(lambda asked: Answer(b"caf\xc3\xa9 \xff", 200 if asked.path == "/good" else 503)) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def test_an_answer_has_its_status_and_body(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
