@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 from records.trials import Failure, TrialRecord
 from tuner.executors.base import WorkerState
@@ -54,9 +53,6 @@ class FanOut(StudyObserver):
 class LineObserver(StudyObserver):
     """Print one line for each finished trial and each note."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
-
     def finished(self, record: TrialRecord) -> None:
         """Print the trial's number, round, state and score."""
         round_ = f" round {record.round}" if record.round else ""
@@ -65,4 +61,4 @@ class LineObserver(StudyObserver):
         self.note(f"trial {record.number}{round_}: {record.state}{scored}")
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(text, file=sys.stderr, flush=True)
