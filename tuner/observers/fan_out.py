@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from records.trials import Failure, TrialRecord
-from tuner.executors.base import WorkerState
-from tuner.specs import TrialSpec
-from tuner.study.protocols import StagePlan, StudyObserver, StudyStart, SyncStatus
+from records.trials import TrialRecord
+from tuner.study.protocols import StudyObserver
 
 
 class FanOut(StudyObserver):
@@ -17,37 +15,18 @@ class FanOut(StudyObserver):
     def __init__(self, *observers: StudyObserver) -> None:
         self._observers = observers
 
-    def opened(self, start: StudyStart) -> None:
-        for observer in self._observers:
-            observer.opened(start)
 
-    def stage(self, plan: StagePlan) -> None:
+def _passed_on(event: str) -> Callable[..., None]:
+    def pass_on(self: FanOut, *values: object) -> None:
         for observer in self._observers:
-            observer.stage(plan)
+            getattr(observer, event)(*values)
 
-    def started(self, spec: TrialSpec, slot: int) -> None:
-        for observer in self._observers:
-            observer.started(spec, slot)
+    return pass_on
 
-    def finished(self, record: TrialRecord) -> None:
-        for observer in self._observers:
-            observer.finished(record)
 
-    def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        for observer in self._observers:
-            observer.retried(spec, failure)
-
-    def note(self, text: str) -> None:
-        for observer in self._observers:
-            observer.note(text)
-
-    def tick(self, states: Sequence[WorkerState]) -> None:
-        for observer in self._observers:
-            observer.tick(states)
-
-    def synced(self, status: SyncStatus) -> None:
-        for observer in self._observers:
-            observer.synced(status)
+# All events, also those that will be added: one that a fan-out forgets is lost for MLflow and for what is learned.
+for _event in [name for name in vars(StudyObserver) if not name.startswith("_")]:
+    setattr(FanOut, _event, _passed_on(_event))
 
 
 class LineObserver(StudyObserver):
