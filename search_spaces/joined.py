@@ -93,7 +93,6 @@ class JoinedSpace(ResolvedSpace):
         )
 
     def names(self, config: Config) -> Names:
-        """Return the names of the engine's own space for a configuration."""
         return self.parts[self.engine_of(config)].names(self.own(config))
 
     def _active(self, parameter: Parameter, config: Config) -> bool:
@@ -103,7 +102,6 @@ class JoinedSpace(ResolvedSpace):
         return engine == self.engine_of(config) and self.parts[engine]._active(own, self.own(config))
 
     def engine_defaults(self) -> dict[str, ParameterValue]:
-        """Return the defaults of the default engine."""
         return self.defaults_of(self.default)
 
     def defaults_of(self, engine: str) -> dict[str, ParameterValue]:
@@ -124,12 +122,10 @@ class JoinedSpace(ResolvedSpace):
         return known
 
     def render(self, config: Config) -> Rendered:
-        """Return the flags of a configuration, and its engine."""
         engine = self.engine_of(config)
         return replace(self.parts[engine].render(self.own(config)), engine=engine)
 
     def violations(self, config: Config) -> list[Violation]:
-        """Return the rules of its engine's space that a configuration breaks."""
         return self.parts[self.engine_of(config)].violations(self.own(config))
 
     def complete(self, config: Config) -> dict[str, ParameterValue]:

@@ -47,7 +47,6 @@ class Holder:
 
     @classmethod
     def this_process(cls) -> Holder:
-        """Return this process."""
         return cls(str(os.getpid()), socket.gethostname())
 
     def __str__(self) -> str:
@@ -150,7 +149,6 @@ class FileLock:
         self._file: int | None = None
 
     def take(self) -> None:
-        """Take the lock, see `Lock.take`."""
         while self._file is None:
             file = self._open(os.O_CREAT)
             try:
@@ -171,7 +169,6 @@ class FileLock:
         """Do nothing: a process does not lose the lock of a file."""
 
     def holder(self) -> Holder | None:
-        """Return another process that holds the lock, see `Lock.holder`."""
         try:
             file = self._open(0)
         except FileNotFoundError:
@@ -256,7 +253,6 @@ class AdvisoryLock:
         self._mutex = threading.Lock()
 
     def take(self) -> None:
-        """Take the lock, see `Lock.take`."""
         with self._mutex, storage_errors(self._url):
             if (rival := self._acquire()) is not None:
                 self._disconnect()
@@ -283,14 +279,12 @@ class AdvisoryLock:
             )
 
     def holder(self) -> Holder | None:
-        """Return another process that holds the lock, see `Lock.holder`."""
         with self._mutex, storage_errors(self._url):
             rival = self._rival(self._connected())
             self._disconnect()
         return None if rival is None else _holder(rival[1])
 
     def release(self) -> None:
-        """Release the lock with its connection."""
         with self._mutex:
             self._taken = False
             self._disconnect()

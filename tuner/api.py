@@ -23,10 +23,11 @@ from storage import open_store
 from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
 from tuner.extras import need
-from tuner.observers.fan_out import LineObserver, SilentObserver
+from tuner.observers.fan_out import LineObserver
 from tuner.settings.declared import OUTPUT, Setting, part
 from tuner.settings.keywords import takes
 from tuner.settings.study import StudySettings
+from tuner.study.protocols import StudyObserver
 from tuner.use_cases import files as export_use_case
 from tuner.use_cases import optimize as optimize_use_case
 from tuner.use_cases.places import find_study, storage_url
@@ -128,7 +129,7 @@ def optimize(**given: Any) -> Study:
         TunerError: for errors of the tuner or its infrastructure.
     """
     settings = OptimizeSettings(**given)
-    observer = LineObserver() if settings.progress else SilentObserver()
+    observer = LineObserver() if settings.progress else StudyObserver()
     result = optimize_use_case.optimize(part(StudySettings, settings), observer, Wishes())
     return Study(result.spec.name, storage_url(settings.storage, create=False))
 

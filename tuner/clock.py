@@ -23,11 +23,9 @@ class RealClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
-        """Return `time.monotonic()`."""
         return time.monotonic()
 
     def now(self) -> datetime:
-        """Return the current date and time, UTC."""
         return datetime.now(UTC)
 
 

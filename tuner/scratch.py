@@ -29,7 +29,6 @@ def empty(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder and its contents."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

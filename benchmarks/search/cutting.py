@@ -44,9 +44,9 @@ from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, build_server, run_workload
 from tuner.engines.simulator.startup import startup_s
-from tuner.observers.fan_out import SilentObserver
 from tuner.scoring.goals import distance_of, score
 from tuner.specs import CutRule, TrialSpec
+from tuner.study.protocols import StudyObserver
 from tuner.study.run import open_study, run_study
 from tuner.study.specification.spec import Budget
 from tuner.trial.cut import TrialWatch
@@ -259,7 +259,7 @@ def study_figures(name: str, seed: int, trials: int, cut_short: bool) -> tuple[f
         spec = replace(problem.study.spec, artifacts=Path(folder), search=search)
         engine = executor.engine_info()
         open_study(store, spec, engine, ["simulated"], RealClock())
-        run = run_study(spec, engine, Budget(trials=trials), store, url, executor, SilentObserver(), Wishes())
+        run = run_study(spec, engine, Budget(trials=trials), store, url, executor, StudyObserver(), Wishes())
         winner = 0 if run.conclusion is None or run.conclusion.winner is None else run.conclusion.winner
         config = next(each.config for each in store.trials(spec.name) if each.number == winner and not each.round)
         store.close()

@@ -33,10 +33,10 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.executors.base import Finished, WorkerState
-from tuner.observers.fan_out import SilentObserver
 from tuner.scoring.flag_effects import effect_together, has_effect
 from tuner.specs import TrialSpec
 from tuner.study.conclusion import Conclusion
+from tuner.study.protocols import StudyObserver
 from tuner.study.run import open_study, run_study
 from tuner.study.specification.spec import Budget
 
@@ -180,7 +180,7 @@ def finals_result(task: FinalsTask) -> FinalsResult:
         spec = replace(problem.study.spec, artifacts=Path(folder), search=search, confirmation=confirmation)
         engine, budget = executor.engine_info(), Budget(trials=task.trials, min_gain=task.min_gain)
         open_study(store, spec, engine, ["simulated"], RealClock())
-        run = run_study(spec, engine, budget, store, url, executor, SilentObserver(), Wishes())
+        run = run_study(spec, engine, budget, store, url, executor, StudyObserver(), Wishes())
         assert run.conclusion is not None
         result = _judge(problem, store, run.conclusion, seed)
         store.close()

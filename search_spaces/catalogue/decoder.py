@@ -151,11 +151,7 @@ def read_layers(keys: Keys) -> list[Layer]:
 
 
 def _checked(count: int, key: str) -> int:
-    """Return the number of layers.
-
-    Raises:
-        ValueError: if there are more than any model has: each layer takes time to read.
-    """
+    """Return the number of layers."""
     if count > _MOST_LAYERS:
         raise ValueError(f"{count} layers in {key}")
     return count

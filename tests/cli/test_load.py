@@ -6,12 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from storage import open_store
 from tests.cli.command import refused, run_here
 from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
+from tests.fakes.http_server import Answer, Asked, http_server
 from tests.fakes.raw_server import answering
 from tests.unit.loadgen.loads import Fake
 from tuner.engines.server import traffic
@@ -205,20 +204,11 @@ def test_a_server_that_is_another_or_not_ready_is_named(folder: Path, head: str,
     refused(printed, folder, part)
 
 
-class KeyedModels(BaseHTTPRequestHandler):
+def keyed_models(asked: Asked) -> Answer:
     """Lists its models to those who send the key `right`."""
-
-    def do_GET(self) -> None:
-        allowed = self.headers["Authorization"] == "Bearer right"
-        body = b'{"data": [{"id": "b"}]}' if allowed else b'{"error": "Unauthorized"}'
-        self.send_response(200 if allowed else 401)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
+    if asked.headers["Authorization"] == "Bearer right":
+        return Answer('{"data": [{"id": "b"}]}', headers={"Content-Type": "application/json"})
+    return Answer('{"error": "Unauthorized"}', 401, {"Content-Type": "application/json"})
 
 
 @pytest.mark.parametrize(
@@ -240,11 +230,8 @@ def test_the_key_of_the_environment_is_sent(
     for name in load_run.KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), KeyedModels) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with http_server(keyed_models) as url:
         printed = run_here(folder, "server", "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
-        server.shutdown()
     refused(printed, folder, part.replace("URL", url))
 
 
@@ -262,31 +249,15 @@ def test_a_wrapper_of_vllm_needs_the_package_for_the_prompts_of_traffic(
 
 
 def test_the_first_reason_of_failed_requests_is_printed(folder: Path, tokenizer: Path) -> None:
-    class Failing(BaseHTTPRequestHandler):
-        def _answer(self, code: int, content: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_GET(self) -> None:
-            self._answer(200, b'{"data": [{"id": "m"}]}')
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(503, b"model overloaded")
-
-        def log_message(self, *_: object) -> None:
-            pass
+    def failing(asked: Asked) -> Answer:
+        return Answer('{"data": [{"id": "m"}]}') if asked.method == "GET" else Answer("model overloaded", 503)
 
     (folder / "three.yaml").write_text(
         "arrivals: {process: constant, rate: 50}\nrequests: 3\nwarmup_requests: 0\nclasses: {c: {input: 4, output: 2}}"
     )
-    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        argv = ["server", "load", "--url", f"http://127.0.0.1:{server.server_port}", "--workload", "three.yaml"]
+    with http_server(failing) as url:
+        argv = ["server", "load", "--url", url, "--workload", "three.yaml"]
         printed = run_here(folder, *argv, "--tokenizer", str(tokenizer))
-        server.shutdown()
     assert printed.code == 1, printed.err
     line = next(line for line in printed.out.splitlines() if " failed: " in line)
     assert line.startswith("3 failed: 3 refused; the first: HTTP 503: model overloaded")

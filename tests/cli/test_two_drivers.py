@@ -16,8 +16,8 @@ from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.postgres import PostgresServer, postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
-from tuner.observers.fan_out import SilentObserver
 from tuner.settings.study import StudySettings
+from tuner.study.protocols import StudyObserver
 from tuner.use_cases import optimize as optimize_run
 
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "2", "--study", "s", "--plain")
@@ -44,7 +44,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.new_database()
 
 
-class SecondDriver(SilentObserver):
+class SecondDriver(StudyObserver):
     """Starts a second driver of the study in another folder when the first trial has finished."""
 
     def __init__(self, folder: Path, storage: str) -> None:
@@ -98,7 +98,7 @@ def test_the_lock_is_held_until_the_executor_has_stopped(
 
     monkeypatch.setattr(optimize_run, "_executor", observed)
     study = StudySettings(**SMALL, trials=1, storage=storage)
-    optimize_run.optimize(study, SilentObserver(), Wishes())
+    optimize_run.optimize(study, StudyObserver(), Wishes())
     assert set(holders) == {locks.Holder.this_process()}  # closed before the report, and at the end
     assert locks.study_lock(storage, "s").holder() is None
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import http.server
 import re
 import socket
 import ssl
@@ -18,6 +17,7 @@ import httpx
 import pytest
 import trustme
 
+from tests.fakes.http_server import Answer, http_server
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
 from tuner.client.address import Address
 from tuner.client.failures import wait_before_repeating
@@ -27,24 +27,10 @@ from tuner.transport import Unreached, explained
 from tuner.use_cases.load import served_model
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/good" else 503)
-        self.end_headers()
-        self.wfile.write(b"caf\xc3\xa9 \xff")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    with http_server(lambda asked: Answer(b"caf\xc3\xa9 \xff", 200 if asked.path == "/good" else 503)) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def test_an_answer_has_its_status_and_body(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,21 +104,18 @@ def test_an_answer_beyond_the_limits_has_no_status(name: str) -> None:
     assert problem in (reply.problem or "")
 
 
-def test_an_answer_without_a_type_is_accepted() -> None:
-    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx") as port:
-        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(200, b"x")
-
-
-def test_the_type_of_an_error_does_not_matter() -> None:
-    with answering(b"HTTP/1.1 404 No\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nno") as port:
-        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(404, b"no")
-
-
-def test_a_type_may_have_parameters() -> None:
-    with answering(
-        b"HTTP/1.1 200 OK\r\nContent-Type: Application/JSON; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}"
-    ) as port:
-        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(200, b"{}")
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        (b"200 OK", b"x", 200),
+        (b"404 No\r\nContent-Type: text/html", b"y", 404),
+        (b"200 OK\r\nContent-Type: Application/JSON; charset=utf-8", b"1", 200),
+    ],
+    ids=["no type", "that of an error", "with parameters"],
+)
+def test_types_that_are_accepted(head: bytes, body: bytes, status: int) -> None:
+    with answering(b"HTTP/1.1 " + head + b"\r\nContent-Length: 1\r\n\r\n" + body) as port:
+        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(status, body)
 
 
 @pytest.mark.parametrize("url", ["nowhere", "http://[no", "http://a b/", "ftp://x", "http://x:99999/", ""])

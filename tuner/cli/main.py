@@ -12,7 +12,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands import files, results, run, server, service, setup, studies, tokens, traffic
+from tuner.cli.commands import run, server, service, setup, study, tokens, traffic
 from tuner.cli.help import HelpCommand, HelpGroup, help_all, with_help_all
 from tuner.errors import EXIT_INTERRUPTED
 from tuner.files import be_private
@@ -65,9 +65,9 @@ _add("Commands", traffic.import_, traffic.cut, to=_traffic)
 
 _add("Results", run.recheck)
 _study = _group("Results", "study", "Read, compare and export studies.")
-_add("Results", studies.list_, results.show, studies.trials, studies.trial, results.compare, to=_study)
-_add("Results", results.tradeoff, results.requests, to=_study)
-_add("Files and pages", files.export, files.report, files.ui, files.sync, to=_study)
+_add("Results", study.list_, study.show, study.trials, study.trial, study.compare, to=_study)
+_add("Results", study.tradeoff, study.requests, to=_study)
+_add("Files and pages", study.export, study.report, study.ui, study.sync, to=_study)
 _add("Before a study", setup.presets, setup.space, setup.kernels, to=_study)
 _server = _group("Results", "server", "Measure and watch servers that run already.")
 _add("Commands", server.load, server.verify, server.compare, server.drift, to=_server)

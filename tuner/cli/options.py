@@ -145,13 +145,8 @@ def _read(
     return {**found, **({"server_arguments": arguments} if arguments else {})}
 
 
-Env = Annotated[list[str] | None, of("env")]
-KeepAnswers = Annotated[bool, of("keep_answers")]
-BunchedTokens = Annotated[bool, of("bunched_tokens")]
-QualityTask = Annotated[str | None, of("quality_task")]
 Rate = Annotated[float | None, of("rate")]
 RayAddress = Annotated[str | None, of("ray_address")]
-Secret = Annotated[list[str] | None, of("secret")]
 ServerCommand = Annotated[str | None, of("server_command")]
 Slos = Annotated[list[str] | None, of("slo")]
 Storage = Annotated[str | None, of("storage")]

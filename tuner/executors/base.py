@@ -215,7 +215,6 @@ class CheckedExecutor:
         self._executor.submit(spec, slot)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that ended, with their quality."""
         refused, self._refused = self._refused, []
         return refused or [self._with_quality(finished) for finished in self._executor.wait_any(timeout_s)]
 

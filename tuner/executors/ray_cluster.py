@@ -165,11 +165,7 @@ def leave_cluster() -> None:
 
 
 def _answer(reference: Any, host: str) -> NodeFacts:
-    """Return the facts of a node.
-
-    Raises:
-        InfrastructureError: if its probe failed.
-    """
+    """Return the facts of a node."""
     try:
         facts = ray.get(reference)
     except RayError as error:

@@ -38,9 +38,9 @@ from tuner.engines.simulator.parameters import parameters_digest
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform
 from tuner.errors import TunerError
-from tuner.observers.fan_out import SilentObserver
 from tuner.results import text
 from tuner.specs import TrialSpec
+from tuner.study.protocols import StudyObserver
 from tuner.study.simulator_prior import server_with, simulator_of
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Suite
@@ -76,7 +76,7 @@ def learned_in(store: Store, host: str | None, card: HardwareProfile, version: s
     return posterior([lesson for lesson in found if lesson.site == found[-1].site])
 
 
-class HostLearner(SilentObserver):
+class HostLearner(StudyObserver):
     """Computes the lessons of a study's trials in a thread, stores them, and says what all of them tell.
 
     What a lesson needs beside the measurement is predicted while its trial runs.
@@ -111,7 +111,6 @@ class HostLearner(SilentObserver):
                 self._add(record, known.get((record.number, record.round)))
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Predict a trial, and how its metrics depend on the parameters."""
         if self._pool is not None and spec.kind is not TrialKind.CAPACITY and not isinstance(spec.workload, Suite):
             self._pool.submit(self._look_ahead, spec.number, spec.round, spec.kind, spec.config, spec.workload)
 

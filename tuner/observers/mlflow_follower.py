@@ -24,8 +24,7 @@ from records.trials import TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
 from tuner.http import HttpError, ReadLimits, fetch
-from tuner.observers.fan_out import SilentObserver
-from tuner.study.protocols import MlflowLacks, SyncStatus
+from tuner.study.protocols import MlflowLacks, StudyObserver, SyncStatus
 
 RESTARTS = 3
 """How often a follower that a signal ended is started again."""
@@ -58,7 +57,7 @@ def unreachable(tracking_uri: str) -> str | None:
     return None
 
 
-class MlflowFollower(SilentObserver):
+class MlflowFollower(StudyObserver):
     """Wakes the follower process after every trial and waits for it at the end; see `StudyObserver`."""
 
     def __init__(

@@ -250,11 +250,7 @@ def _signing_in(settings: ServeSettings) -> dict[str, Any]:
 
 
 def _public_url(settings: ServeSettings) -> str | None:
-    """Return the address of the page with a slash at its end; None: it is that of each request.
-
-    Raises:
-        SettingError: unless it is the root of a host.
-    """
+    """Return the address of the page with a slash at its end; None: it is that of each request."""
     given = settings.public_url
     if given is None:
         return None

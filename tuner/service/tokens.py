@@ -25,7 +25,6 @@ class StoredTokens:
         self._store = open_service_store(url)
 
     def close(self) -> None:
-        """Close the database."""
         self._store.close()
 
     def tokens(self) -> list[ServiceToken]:

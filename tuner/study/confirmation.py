@@ -114,7 +114,6 @@ class Confirmation:
         return {record.number for record in mine if fault_of(self._goals, record) is not None}
 
     def exhausted(self) -> bool:
-        """Return True if no measurement is left to start."""
         return not any(self._queues.values())
 
     def give_back(self, item: WorkItem) -> None:

@@ -215,12 +215,10 @@ class Proposals:
         return any(config.items() >= each.items() for each in crashed)
 
     def exhausted(self) -> bool:
-        """Return True if no trial is queued and none will be proposed."""
         spent = self.space_exhausted or self.converged or self._count >= self._trials
         return not self._queue and spent
 
     def give_back(self, item: WorkItem) -> None:
-        """Queue a trial again that failed by infrastructure."""
         self._queue.append(item)
 
     def _accept(self, asked: RunningTrial, kind: TrialKind, label: str | None) -> WorkItem:

@@ -119,8 +119,8 @@ class StudyStart:
     records: tuple[TrialRecord, ...]
 
 
-class StudyObserver(Protocol):
-    """Receives the events of a study, in order: the terminal, MLflow."""
+class StudyObserver:
+    """Receives the events of a study, in order: the terminal, MLflow. By default it ignores each."""
 
     def opened(self, start: StudyStart) -> None:
         """The study is in the database and its run begins."""

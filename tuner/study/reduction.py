@@ -43,7 +43,6 @@ class GivenTrials:
         self.planned = [each.label for each in given]
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next trial; None if there is none left."""
         if self._again:
             return self._again.popleft()
         if not self._queue:
@@ -53,11 +52,9 @@ class GivenTrials:
         return WorkItem(asked.number, 0, self._kind, asked.config, given.label)
 
     def exhausted(self) -> bool:
-        """Return True if no trial is left to start."""
         return not self._queue and not self._again
 
     def give_back(self, item: WorkItem) -> None:
-        """Take back a trial that the infrastructure failed."""
         self._again.append(item)
 
 

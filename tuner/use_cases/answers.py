@@ -48,6 +48,8 @@ from tuner.quality.examiner import (
 from tuner.quality.harness import PREFIX, HarnessTask, harness_task
 from tuner.quality.task import Task, read_task
 from tuner.scoring.goals import Slo, parse_slo
+from tuner.settings.declared import seconds_of
+from tuner.settings.study import StudySettings
 from tuner.specs import Limits, ModelRef
 from tuner.study.specification.find_model import find_model
 from tuner.study.specification.plan import refer_to_secrets
@@ -79,7 +81,7 @@ def reference_of(variant: Variant) -> Variant:
 
 
 def given(model: str | None, reference: str | None, server: ServerSettings) -> Asked:
-    """Return a model with the flags of a server; see `QualitySettings`.
+    """Return a model with the flags of a server; see `check_quality`.
 
     Raises:
         SettingError: for a model that is not found, and a secret flag with a literal value.
@@ -159,28 +161,6 @@ _TOO_LARGE = frozenset({FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_
 
 
 @dataclass(frozen=True)
-class QualitySettings:
-    """A candidate and the reference.
-
-    `model` and `server` are the candidate's. `reference` is the unquantized model, None for `model`; it is served
-    with the candidate's flags, but those that change answers. `task` is a JSONL file, None for token probabilities
-    only. `slo` is the bound on `quality`. With `study`, the candidate is its trial number `trial`, None for the winner;
-    `model` and `server` are then the study's.
-    """
-
-    model: str | None
-    reference: str | None
-    task: str | None
-    slo: str
-    vllm: str | None
-    server: ServerSettings
-    storage: str | None
-    startup_s: float
-    study: str | None = None
-    trial: int | None = None
-
-
-@dataclass(frozen=True)
 class QualityReport:
     """The result, with what was compared."""
 
@@ -191,22 +171,34 @@ class QualityReport:
     task: str | None
 
 
-def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityReport:
+def check_quality(
+    settings: StudySettings, reference: str | None, slo: str, trial: int | None, stop: threading.Event
+) -> QualityReport:
     """Compare a candidate with the reference.
+
+    Args:
+        settings: the candidate's model and server, or its study, whose model and server are then compared;
+            `quality_task` is None for token probabilities only.
+        reference: the unquantized model, None for the candidate's; it is served with the candidate's flags, but those
+            that change answers.
+        slo: the bound on `quality`.
+        trial: of the study; None: the winner.
+        stop: ends the check when it is set.
 
     Raises:
         UserError: for a setting that cannot work, or a model that cannot be served.
     """
-    _check_candidate(settings)
-    slo = read_quality_slo(settings.slo)
-    task = None if settings.task is None else find_task(settings.task)
+    server = ServerSettings(tuple(settings.server_arguments), settings.env, tuple(settings.secret))
+    _check_candidate(settings, server, trial)
+    bound = read_quality_slo(slo)
+    task = None if settings.quality_task is None else find_task(settings.quality_task)
     url = storage_url(settings.storage, create=settings.study is None)
     folder = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path("tuner_study")
     with closing(open_store(url, DatabaseWait(lambda _: None, stop))) as store:
         if settings.study is None:
-            asked = given(settings.model, settings.reference, settings.server)
+            asked = given(settings.model, reference, server)
         else:
-            asked = studied(store, settings.study, settings.trial, settings.reference)
+            asked = studied(store, settings.study, trial, reference)
         executable = os.fspath(find_executable(settings.vllm or asked.executable))
         devices = find_devices(1, max(gpus_of(asked.candidate.argv), gpus_of(asked.reference.argv)))
         own, secrets = own_identity(), asked.secrets
@@ -214,24 +206,20 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
         engine = EngineFactory(engine_settings)(0)
         assert isinstance(engine, VllmEngine)
         with closing(engine):
-            limits = Limits(startup_s=settings.startup_s)
+            limits = Limits(startup_s=seconds_of("startup_timeout", settings.startup_timeout))
             examiner = Examiner(engine, devices.names[0], store, folder.resolve() / "quality", task, limits, stop)
             check_reference(examiner, asked.reference, task)
             quality = _compare(examiner, asked.reference, asked.candidate)
         if asked.study is not None:
-            keep_in_study(store, asked, fact_of(quality, slo))
-    return QualityReport(asked.candidate, asked.reference, quality, slo, settings.task)
+            keep_in_study(store, asked, fact_of(quality, bound))
+    return QualityReport(asked.candidate, asked.reference, quality, bound, settings.quality_task)
 
 
-def _check_candidate(settings: QualitySettings) -> None:
-    """Check that either a study or a model is given.
-
-    Raises:
-        SettingError: for both, and for a trial without a study.
-    """
-    study, server = settings.study, settings.server
-    if study is None and settings.trial is not None:
-        raise SettingError("trial", settings.trial, "it needs a study", "give {study} NAME")
+def _check_candidate(settings: StudySettings, server: ServerSettings, trial: int | None) -> None:
+    """Check that either a study or a model is given."""
+    study = settings.study
+    if study is None and trial is not None:
+        raise SettingError("trial", trial, "it needs a study", "give {study} NAME")
     own = settings.model is not None or server.arguments or server.environment or server.secrets
     if study is not None and own:
         rule = "model, flags, environment and secrets are those of the study"

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -199,7 +199,7 @@ def _read(url: str, headers: Mapping[str, str]) -> list[_Sample]:
         raise SettingError("url", url, rule, "give the address of a server of vLLM") from None
 
 
-def watch_drift(settings: DriftSettings, wait: Callable[[float], None] = time.sleep) -> tuple[StudyRecord, Watching]:
+def watch_drift(settings: DriftSettings) -> tuple[StudyRecord, Watching]:
     """Return the study, and its servers' windows as they end.
 
     Raises:
@@ -208,15 +208,15 @@ def watch_drift(settings: DriftSettings, wait: Callable[[float], None] = time.sl
     with closing(open_store(storage_url(settings.storage, create=False))) as store:
         record = find_study(store, settings.study)
         promise = promise_of(record, store.trials(record.name))
-    return record, _windows(settings, DriftWatch(promise, len(settings.urls)), read_pages(settings.urls), wait)
+    return record, _windows(settings, DriftWatch(promise, len(settings.urls)), read_pages(settings.urls))
 
 
-def _windows(settings: DriftSettings, watch: DriftWatch, before: Counters, wait: Callable[[float], None]) -> Watching:
+def _windows(settings: DriftSettings, watch: DriftWatch, before: Counters) -> Watching:
     """Yield each window as it ends, until something has drifted or the time is over."""
     clock = RealClock()
     begun = at = clock.monotonic()
     while settings.limit_s is None or clock.monotonic() - begun < settings.limit_s:
-        wait(settings.window_s)
+        time.sleep(settings.window_s)
         try:
             after, now = read_pages(settings.urls), clock.monotonic()
         except SettingError:  # a server that does not answer now may do so again

@@ -292,11 +292,7 @@ def copied(client: Client, names: Sequence[str | None] | None) -> Iterator[str]:
 
 
 def _begun(client: Client) -> list[Any]:
-    """Return the studies that have begun, the one that was submitted last first.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """Return the studies that have begun, the one that was submitted last first."""
     found = [study for study in client.studies() if study.progress is not None]
     if not found:
         raise UserError(f"no study that you may read has begun on {client.server}; see `tuner service list`")

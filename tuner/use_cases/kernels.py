@@ -55,11 +55,7 @@ def tune_kernels(study: StoredStudy, vllm: str | None, file: str) -> None:
 
 
 def _experts_of(model: str) -> tuple[int, Experts]:
-    """Return the size of the state that a model's experts see, and the experts of a layer.
-
-    Raises:
-        SettingError: if the model is not known, or has none.
-    """
+    """Return the size of the state that a model's experts see, and the experts of a layer."""
     try:
         shape = find_shape(model)
     except NotSimulated as error:

@@ -27,7 +27,7 @@ from tuner.engines.kinds import SIMULATED, kind_of, kinds
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, default_version
 from tuner.errors import SettingError, UserError
-from tuner.settings.study import GoalSettings, StudySettings
+from tuner.settings.study import AUTO, AskedSettings, GoalSettings, StudySettings
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.find_model import find_gguf, find_place_and_shape, named_model
 from tuner.study.specification.plan import StudyPlan, plan_study
@@ -78,58 +78,30 @@ def space_document(resolved: ResolvedSpace) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class SpaceChoice:
-    """A search space and the card on which it is shown; see `tuner study space`.
-
-    Attributes:
-        gpu: the card; None: this machine's.
-        space: name or file; None: the engine's, else the preset's.
-        engine: its name, or `simulated`; None: that of the space.
-        model: a folder, a hub name, a GGUF file, or the model of a command; None: the preset's, and unknown for
-            llama.cpp and a command.
-        preset: of model and workload.
-        vllm_version: None: any, and for `simulated` the one that is simulated on the card.
-        gpus_per_trial: GPUs of a trial.
-        keep_answers: without parameters that change the model's answers.
-        bunched_tokens: with parameters that send tokens in bunches.
-    """
-
-    gpu: str | None
-    space: str | None
-    engine: str | None
-    model: str | None
-    preset: str
-    vllm_version: str | None
-    gpus_per_trial: int
-    keep_answers: bool
-    bunched_tokens: bool
-
-
-def space_on_card(choice: SpaceChoice) -> ResolvedSpace:
-    """Return a search space for a card and a model.
+def space_on_card(settings: AskedSettings) -> ResolvedSpace:
+    """Return a search space for a card and a model: without a card this machine's, without an engine the space's.
 
     Raises:
         UserError: for a setting that cannot work.
     """
-    chosen = load_preset(choice.preset)
+    chosen, engine = load_preset(settings.preset), None if settings.engine == AUTO else settings.engine
     simulated: dict[str, Any] = {}
-    if choice.engine == SIMULATED:
-        simulated = _simulated(choice.gpu, choice.vllm_version, choice.preset)[1].facts()
-    hardware = simulated.pop("hardware", None) or _card(choice.gpu)
-    declared = _declared(choice.space, choice.engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
+    if engine == SIMULATED:
+        simulated = _simulated(settings.gpu, settings.vllm_version, settings.preset)[1].facts()
+    hardware = simulated.pop("hardware", None) or _card(settings.gpu)
+    declared = _declared(settings.space, engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     context = Context(
         hardware=hardware,
-        model=_shape(declared.engine, choice.model, chosen.model),
+        model=_shape(declared.engine, settings.model, chosen.model),
         **facts_of_load(chosen.workload, goals),
         engine=kind_of(declared.engine).title,
-        gpus=choice.gpus_per_trial,
-        **({"engine_version": choice.vllm_version} | simulated),
-        **(gpu.host_limits() if choice.gpu is None else {}),
+        gpus=settings.gpus_per_trial or 1,
+        **({"engine_version": settings.vllm_version} | simulated),
+        **(gpu.host_limits() if settings.gpu is None else {}),
     )
-    keep_stream = not (choice.bunched_tokens or has_itl_slo(goals, chosen.workload))
-    return declared.resolve(context, keep_answers=choice.keep_answers, keep_stream=keep_stream)
+    keep_stream = not (settings.bunched_tokens or has_itl_slo(goals, chosen.workload))
+    return declared.resolve(context, keep_answers=settings.keep_answers, keep_stream=keep_stream)
 
 
 def _card(name: str | None) -> HardwareProfile:
@@ -145,11 +117,7 @@ def _simulated(gpu: str | None, version: str | None, preset: str) -> tuple[Hardw
 
 
 def _declared(name: str | None, engine: str | None, default: str) -> Space:
-    """Return the named space, else the engine's, else the default.
-
-    Raises:
-        SettingError: for an engine that has no space, and for the space of another one.
-    """
+    """Return the named space, else the engine's, else the default."""
     if engine is not None and engine not in (SIMULATED, *kinds()):
         rule = "this engine has no space of its own"
         with_space = ", ".join([*(name for name, each in kinds().items() if each.program is not None), SIMULATED])
@@ -168,9 +136,6 @@ def _shape(engine: str, model: str | None, default: str) -> ModelShape | None:
     """Return the shape of a model; None without one for llama.cpp and for a command, and else that of `default`.
 
     That of a command's model is known if it is a folder with a config.json.
-
-    Raises:
-        SettingError: for a model that is not found, or that cannot be read.
     """
     form = kind_of(engine).model_form
     if form is ModelForm.CHECKPOINT:

@@ -178,20 +178,19 @@ def _refused(version: str, card: HardwareProfile) -> str:
     return f"vLLM {version} does not serve this configuration on {card.name}"
 
 
-def split_advice(
-    site: Platform, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape, most: int = MOST_GPUS
-) -> str:
+def split_advice(site: Platform, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> str:
     """Return the fewest GPUs of a machine over which a server that lacks memory fits, as the end of a message.
 
     Empty where the words split the server already.
     """
     if any(flag in one_spelling(words) for flag in _SPLITS):
         return ""
-    for tensor in (2**power for power in range(1, most.bit_length())):
+    for tensor in (2**power for power in range(1, MOST_GPUS.bit_length())):
         with suppress(ConfigRefused, StartFailed):
             build_server(replace(site, gpus=tensor), (*words, _SPLITS[0], str(tensor)), environment, shape, 1)
             return f" It fits on {tensor} GPUs: {_SPLITS[0]} {tensor}"
-    return f" It does not fit on {most} such GPUs either, by tensor parallelism: take a larger card or a smaller format"
+    rule = f"It does not fit on {MOST_GPUS} such GPUs either, by tensor parallelism"
+    return f" {rule}: take a larger card or a smaller format"
 
 
 def _single_workload(preset: Preset, settings: AskedSettings) -> SingleWorkload:

@@ -135,11 +135,7 @@ def _read_options(settings: ImportSettings) -> tuple[Unit | None, ReadOptions]:
 
 
 def _free_outputs(output: Path) -> Path:
-    """Return the file of requests beside a traffic file; neither may exist, because a user edits both.
-
-    Raises:
-        SettingError: if one does.
-    """
+    """Return the file of requests beside a traffic file; neither may exist, because a user edits both."""
     requests = output.with_name(f"{output.stem}.requests.jsonl")
     for path in (output, requests):
         if path.exists():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -36,16 +36,13 @@ class CounterRange:
 
 
 @contextmanager
-def traffic_file(
-    source: str, form: str | None, asked: CounterRange, now: Callable[[], float] = time.time
-) -> Iterator[Path]:
+def traffic_file(source: str, form: str | None, asked: CounterRange) -> Iterator[Path]:
     """Yield the file of a source; one that is fetched is removed afterwards.
 
     Args:
         source: a path, or a URL of `http` or `https`.
         form: name of the format; of `prometheus`, a URL without a query is that of Prometheus.
         asked: of Prometheus.
-        now: the present time, in seconds since 1970.
 
     Raises:
         UserError: if the URL has no such file, or a larger one.
@@ -59,7 +56,7 @@ def traffic_file(
         return
     url = source
     if form == PROMETHEUS and not parts.path.endswith(_QUERY):
-        url = f"{source.rstrip('/')}{_QUERY}?{_query(asked, now())}"
+        url = f"{source.rstrip('/')}{_QUERY}?{_query(asked, time.time())}"
     shown = f"{parts.scheme}://{parts.hostname or ''}{'' if port is None else f':{port}'}{parts.path}"
     with TemporaryDirectory(prefix="tuner-traffic-") as folder:
         file = Path(folder) / (PurePosixPath(parts.path).name or "counters.json")

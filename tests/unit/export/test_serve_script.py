@@ -374,18 +374,16 @@ def prompts_of(argv: tuple[str, ...]) -> str:
     return argv[argv.index("--num-prompts") + 1]
 
 
-def test_only_rounds_count_for_a_finalist_if_the_search_sent_fewer_requests() -> None:
-    script = serve_script_of(study(search={"num_prompts": 100}), 1, RECORDS)
-    assert prompts_of(script.verification.bench_argv) == "200"
-    assert script.verification.repeats == 3
-    assert script.verification.reference["output_throughput"].value == 200.0
-
-
-def test_a_trial_without_rounds_is_verified_with_the_workload_of_the_search() -> None:
-    script = serve_script_of(study(search={"num_prompts": 100}), 2, RECORDS)
-    assert prompts_of(script.verification.bench_argv) == "100"
-    assert script.verification.repeats == 1
-    assert script.verification.reference["output_throughput"].value == 500.0
+@pytest.mark.parametrize(
+    ("number", "prompts", "repeats", "value"), [(1, "200", 3, 200.0), (2, "100", 1, 500.0)], ids=["rounds", "search"]
+)
+def test_only_rounds_count_for_a_finalist_if_the_search_sent_fewer_requests(
+    number: int, prompts: str, repeats: int, value: float
+) -> None:
+    script = serve_script_of(study(search={"num_prompts": 100}), number, RECORDS)
+    assert prompts_of(script.verification.bench_argv) == prompts
+    assert script.verification.repeats == repeats
+    assert script.verification.reference["output_throughput"].value == value
 
 
 def test_the_value_is_that_of_the_rounds_also_if_the_search_sent_the_same() -> None:

@@ -20,7 +20,7 @@ from tuner.engines.base import EngineInfo
 from tuner.executors.base import InlineExecutor
 from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.specs import ModelRef, TrialSpec
-from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import StagePlan, StudyObserver
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.source_studies import source_studies
 from tuner.study.specification.resolve_workload import make_goals
@@ -49,7 +49,7 @@ PLAIN = Context(
 
 
 @dataclass
-class Notes:
+class Notes(StudyObserver):
     """An observer that records the events."""
 
     finished_trials: list[TrialRecord] = field(default_factory=list)
@@ -58,14 +58,8 @@ class Notes:
     stages: list[StagePlan] = field(default_factory=list)
     on_finished: Callable[[TrialRecord], None] | None = None
 
-    def opened(self, start: StudyStart) -> None:
-        pass
-
     def stage(self, plan: StagePlan) -> None:
         self.stages.append(plan)
-
-    def started(self, spec: TrialSpec, slot: int) -> None:
-        pass
 
     def finished(self, record: TrialRecord) -> None:
         self.finished_trials.append(record)
@@ -77,12 +71,6 @@ class Notes:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def tick(self, states: object) -> None:
-        pass
-
-    def synced(self, status: SyncStatus) -> None:
-        pass
 
 
 @dataclass

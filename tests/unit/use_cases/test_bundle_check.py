@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from tests.cli.command import run_here
-from tuner.use_cases import bundle_check
 from tuner.use_cases.bundle import archive
 
 HARDWARE = {
@@ -100,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_told_without_its_number(tmp_path: Path, f
 def test_no_archive_and_a_bomb_are_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle.write_text("no archive")
     assert run_here(tmp_path, "study", "report", "--check", "b.zip").code == 2
-    monkeypatch.setattr(bundle_check, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr("tuner.use_cases.bundle._MOST_BYTES", 100_000)
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in GOOD:
             packed.writestr(name, "0" * 100_000)

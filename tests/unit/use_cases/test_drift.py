@@ -1,12 +1,8 @@
 """`tuner server drift` reads pages of vLLM, and compares their windows with a simulated study."""
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +10,7 @@ import tuner
 from storage import open_store
 from tests.cli.command import run_here
 from tests.cli.conftest import studies_alone
+from tests.fakes.http_server import Answer, http_server
 from tuner.errors import EXIT_WORSE
 from tuner.use_cases.drift import Counters, counted, promise_of, samples_of, window_between
 
@@ -78,32 +75,10 @@ def test_a_study_promises_its_lengths_and_the_slos_that_it_measured(folder: Path
     assert promise.bounds == {"TPOT": (0.05, 0.99), "TTFT": (2.0, 0.99)}
 
 
-@contextmanager
-def served(pages: list[str]) -> Iterator[str]:
+def served(pages: list[str]) -> AbstractContextManager[str]:
     """Serve one page after another at `/metrics`, the last one again and again."""
-    left = SimpleNamespace(pages=list(pages))
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = (left.pages.pop(0) if len(left.pages) > 1 else left.pages[0]).encode()
-            self.send_response(200)
-            self.send_header("content-type", "text/plain; version=0.0.4")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    left, kind = list(pages), {"content-type": "text/plain; version=0.0.4"}
+    return http_server(lambda _: Answer(left.pop(0) if len(left) > 1 else left[0], headers=kind))
 
 
 def watch(folder: Path, url: str, *more: str) -> tuple[int, list[str], str]:

@@ -20,11 +20,10 @@ from tuner import gpu
 from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
 from tuner.quality.examiner import ExamFailed, Variant
+from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
-from tuner.study.specification.spec import ServerSettings
 from tuner.use_cases import answers as quality
 from tuner.use_cases.answers import (
-    QualitySettings,
     check_of_winner,
     check_quality,
     check_reference,
@@ -78,11 +77,10 @@ def test_servers_of_two_gpus_get_both(tmp_path: Path, monkeypatch: pytest.Monkey
     vllm, model = install_fake_vllm(tmp_path / "bin"), tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}", encoding="utf-8")
-    server = ServerSettings(arguments=("-tp", "2"))
     storage = str(tmp_path / "tuner.db")
-    asked = QualitySettings(str(model), None, None, "quality>=0.99", str(vllm), server, storage, 60.0)
+    asked = StudySettings(model=str(model), vllm=str(vllm), server_arguments=("-tp", "2"), storage=storage)
     with pytest.raises(Stop):
-        check_quality(asked, threading.Event())
+        check_quality(asked, None, "quality>=0.99", None, threading.Event())
     assert [each.gpus for each in found] == [2]
 
 

@@ -1,16 +1,15 @@
 """Traffic of a URL: a server of this process has files, and answers as Prometheus does."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.cli.command import run_here
+from tests.fakes.http_server import Answer, Asked, http_server
 from tests.unit.workloads.traces import samples
 from tests.unit.workloads.traces.test_prometheus import ANSWERS, AT, PROMPTS
 from tuner.errors import SettingError, UserError
@@ -27,25 +26,13 @@ def served() -> Iterator[tuple[str, list[str]]]:
     """Serve the files; yield the address and the paths that are asked for."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            content = FILES.get(urlsplit(self.path).path)
-            self.send_response(200 if content is not None else 404)
-            self.end_headers()
-            self.wfile.write((content or "").encode())
+    def answer(request: Asked) -> Answer:
+        asked.append(request.path)
+        content = FILES.get(urlsplit(request.path).path)
+        return Answer(content or "", 404 if content is None else 200)
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(answer) as address:
+        yield address, asked
 
 
 @pytest.fixture(scope="module")

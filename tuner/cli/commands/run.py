@@ -12,20 +12,14 @@ from tuner.cli.help import flag, option
 from tuner.cli.options import (
     SERVER,
     AsJson,
-    Env,
     Margin,
-    QualityTask,
-    Secret,
     Storage,
-    Vllm,
     numbers,
     of,
-    pairs,
-    server_arguments,
     takes_settings,
 )
 from tuner.cli.output import pages
-from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, read_duration, settings_of
+from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, settings_of
 from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 
@@ -60,7 +54,6 @@ def capacity(settings: StudySettings, as_json: AsJson = False) -> None:
 
 
 Text = str | None
-Number = int | None
 
 
 @takes_settings(StudySettings)
@@ -82,33 +75,30 @@ def optimize(
     raise typer.Exit(pages.optimize.run_study(settings, plain=plain, as_json=as_json))
 
 
+@takes_settings(
+    StudySettings,
+    *("study", "model", "vllm", "env", "secret", "quality_task", "startup_timeout", "storage", "server_arguments"),
+    study={"help": "Check a trial of this study.", "shown": "none"},
+    model={
+        "value": "DIR|NAME",
+        "help": "The model to check: a folder or a hub name, possibly a quantized checkpoint.",
+        "shown": "Qwen/Qwen2.5-0.5B",
+        "kind": str | None,
+    },
+    vllm={"kind": str | None},
+    startup_timeout={"panel": MODEL},
+)
 def quality(
-    context: typer.Context,
-    study: Annotated[Text, of("study", help="Check a trial of this study.", shown="none")] = None,
-    trial: Annotated[Number, option(STUDY, "INTEGER", "Number of the study's trial.", shown="the winner")] = None,
-    model: Annotated[
-        Text,
-        option(
-            MODEL,
-            "DIR|NAME",
-            "The model to check: a folder or a hub name, possibly a quantized checkpoint.",
-            shown="Qwen/Qwen2.5-0.5B",
-        ),
-    ] = None,
+    settings: StudySettings,
+    trial: Annotated[int | None, option(STUDY, "INTEGER", "Number of the study's trial.", shown="the winner")] = None,
     reference: Annotated[
-        Text,
+        str | None,
         option(MODEL, "DIR|NAME", "The unquantized model.", shown="--model, or the study's"),
     ] = None,
-    vllm: Vllm = None,
-    env: Env = None,
-    secret: Secret = None,
-    quality_task: QualityTask = None,
     slo: Annotated[
         str,
         option(GOALS, "SLO", "The accuracy to keep, as a share of the reference's."),
     ] = "quality>=0.99",
-    startup_timeout: Annotated[str, of("startup_timeout", panel=MODEL)] = "15m",
-    storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a configuration keeps the model's answers.
@@ -122,19 +112,7 @@ def quality(
 
     tuner quality --study NAME --quality-task questions.jsonl
     """
-    settings = pages.benchmarks.QualitySettings(
-        model=model,
-        reference=reference,
-        task=quality_task,
-        slo=slo,
-        vllm=vllm,
-        server=pages.benchmarks.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
-        storage=storage,
-        startup_s=read_duration("startup_timeout", startup_timeout),
-        study=study,
-        trial=trial,
-    )
-    pages.benchmarks.run_quality(settings, as_json=as_json)
+    pages.benchmarks.run_quality(settings, reference, slo, trial, as_json=as_json)
 
 
 _CARDS, _PRICES = (settings_of(FleetSettings)[name][1] for name in ("card", "card_price"))

@@ -10,17 +10,15 @@ import typer
 from tuner.cli.help import flag, option
 from tuner.cli.options import (
     AsJson,
-    BunchedTokens,
-    KeepAnswers,
     RayAddress,
     ServerCommand,
     Storage,
     Study,
     Vllm,
-    of,
+    takes_settings,
 )
 from tuner.cli.output import pages
-from tuner.settings.study import DEFAULT_PRESET
+from tuner.settings.study import AskedSettings
 
 
 def doctor(
@@ -73,41 +71,27 @@ def kernels(
     pages.setup.tune(study, vllm, storage)
 
 
-def space(
-    gpu: Annotated[
-        str | None,
-        of("gpu", value="CARD", help="Card: a name such as t4, l4, h200, or cpu.", shown="this machine's"),
-    ] = None,
-    name: Annotated[str | None, of("space", shown="the preset's, or cpu")] = None,
-    engine: Annotated[
-        str | None,
-        of(
-            "engine",
-            help="vllm, simulated, llama.cpp, sglang, tensorrt-llm or openai.",
-            shown="the engine of the space, else vllm",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        of(
-            "model",
-            help="Model: a folder or a name on the Hugging Face hub; for llama.cpp, a GGUF file.",
-            shown="the preset's; for llama.cpp, unknown",
-        ),
-    ] = None,
-    preset: Annotated[str, of("preset", help="Preset with workload and search space.")] = DEFAULT_PRESET,
-    vllm_version: Annotated[str | None, of("vllm_version", help="vLLM version, such as 0.25.1.", shown="any")] = None,
-    gpus_per_trial: Annotated[int, of("gpus_per_trial", help="GPUs of a trial.", shown=None, least=1)] = 1,
-    keep_answers: KeepAnswers = False,
-    bunched_tokens: BunchedTokens = False,
-    as_json: AsJson = False,
-) -> None:
+@takes_settings(
+    AskedSettings,
+    *("gpu", "space", "engine", "model", "preset", "vllm_version", "gpus_per_trial", "keep_answers", "bunched_tokens"),
+    gpu={"value": "CARD", "help": "Card: a name such as t4, l4, h200, or cpu.", "shown": "this machine's"},
+    space={"shown": "the preset's, or cpu"},
+    engine={
+        "help": "vllm, simulated, llama.cpp, sglang, tensorrt-llm or openai.",
+        "shown": "the engine of the space, else vllm",
+    },
+    model={
+        "help": "Model: a folder or a name on the Hugging Face hub; for llama.cpp, a GGUF file.",
+        "shown": "the preset's; for llama.cpp, unknown",
+    },
+    preset={"help": "Preset with workload and search space."},
+    vllm_version={"help": "vLLM version, such as 0.25.1.", "shown": "any"},
+    gpus_per_trial={"help": "GPUs of a trial.", "shown": None, "default": 1},
+)
+def space(settings: AskedSettings, as_json: AsJson = False) -> None:
     """Show the search space on a card.
 
     Lists parameters with their values and defaults, what is not offered and why, and the named configurations. The
     workload is the preset's.
     """
-    choice = pages.setup.SpaceChoice(
-        gpu, name, engine, model, preset, vllm_version, gpus_per_trial, keep_answers, bunched_tokens
-    )
-    pages.setup.print_space(choice, as_json=as_json)
+    pages.setup.print_space(settings, as_json=as_json)

@@ -33,6 +33,11 @@ CONTINUED = " \\"
 """Ends a line of a command that goes on."""
 
 
+def say(line: str) -> None:
+    """Print a line on standard error: standard output has results only."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def show(*parts: RenderableType) -> None:
     """Print tables and text, one below the other; text is never read as markup."""
     if sys.stdout.isatty():
@@ -158,7 +163,6 @@ def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
 
 
 def print_table(studies: Sequence[SubmittedStudy]) -> None:
-    """Print a line for each study."""
     names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
     table = text.grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
     for study in studies:

@@ -258,11 +258,7 @@ def installation(executable: Path) -> Installation:
 
 
 def _output(executable: Path, flag: str) -> str:
-    """Return what the program prints for a flag, standard error included.
-
-    Raises:
-        UserError: if it does not run.
-    """
+    """Return what the program prints for a flag, standard error included."""
     try:
         done = subprocess.run(
             [executable, flag],

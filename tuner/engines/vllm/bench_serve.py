@@ -95,11 +95,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
 
 
 def _completed(data: Mapping[str, Any], offered: int) -> int:
-    """Return the number of completed requests.
-
-    Raises:
-        ResultError: unless it is a whole number from 0 to `offered`.
-    """
+    """Return the number of completed requests."""
     completed = data["completed"]
     if not isinstance(completed, int) or isinstance(completed, bool):
         raise ResultError(f"completed={_shown(completed)}: not a whole number")

@@ -67,11 +67,7 @@ def check_contents(settings: StudySettings, files: Mapping[str, str]) -> None:
 
 
 def _named(field: str, text: str) -> list[tuple[str, object]]:
-    """Return the key and the value of each name of a file in a content.
-
-    Raises:
-        SettingError: about the field, if the content is not YAML.
-    """
+    """Return the key and the value of each name of a file in a content."""
     try:
         return list(named_files(parse_yaml(text.encode(), Path(field)).data))
     except YamlError as error:

@@ -12,14 +12,14 @@ from storage.service.store import ServiceStore
 from tuner.executors.base import WorkerState
 from tuner.service.watching.logs import say_event
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import Stage, StagePlan, StudyObserver, StudyStart
 
 CONCLUDING = frozenset({Stage.CONFIRMATION, Stage.REDUCTION, Stage.CAPACITY})
 """Stages after the search."""
 
 
-class EventObserver:
-    """Stores the events of a submission's study; a `StudyObserver`."""
+class EventObserver(StudyObserver):
+    """Stores the events of a submission's study, but not the progress of MLflow, which follows by itself."""
 
     def __init__(self, store: ServiceStore, submission: str, driver: Driver) -> None:
         self._store, self._submission, self._driver = store, submission, driver
@@ -45,14 +45,12 @@ class EventObserver:
         )
 
     def stage(self, plan: StagePlan) -> None:
-        """Write that a stage begins."""
         if plan.stage in CONCLUDING:
             self._store.concluding(self._submission, self._driver, datetime.now(UTC))
         subjects, rounds = list(plan.subjects), list(plan.rounds)
         self._write("stage", stage=plan.stage.value, trials=plan.trials, subjects=subjects, rounds=rounds)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Write that a worker has a trial."""
         about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
         self._write("trial_started", **about, worker=slot, kind=spec.kind.value, config=dict(spec.config))
 
@@ -78,12 +76,10 @@ class EventObserver:
         )
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Write that a trial runs again."""
         about = {"number": spec.number, "round": spec.round, "attempt": spec.attempt}
         self._write("trial_retried", **about, kind=failure.kind.value, message=failure.message)
 
     def note(self, text: str) -> None:
-        """Write a message for the user."""
         self._write("note", text=text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
@@ -95,6 +91,3 @@ class EventObserver:
         if workers != self._workers:
             self._workers = workers
             self._write("workers", workers=workers)
-
-    def synced(self, status: SyncStatus) -> None:
-        """Ignore the progress of MLflow, which follows by itself."""

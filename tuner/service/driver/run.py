@@ -160,11 +160,7 @@ def _give_back(store: ServiceStore, id: str, driver: Driver) -> None:
 
 
 def _check_sources(settings: StudySettings, submission: Submission, store: ServiceStore) -> None:
-    """Refuse source studies that the owner may no longer read: sharing ends, and names are given again.
-
-    Raises:
-        SettingError: about `learn_from`.
-    """
+    """Refuse source studies that the owner may no longer read: sharing ends, and names are given again."""
     tokens = [token for token in store.tokens() if token.owner == submission.owner]
     if any(token.role is Role.ADMIN and token.is_valid(datetime.now(UTC)) for token in tokens):
         return

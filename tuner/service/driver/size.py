@@ -81,7 +81,6 @@ class _Searching:
         self._observer = observer
 
     def opened(self, engine: EngineInfo, hardware: str) -> None:
-        """Note which server is measured."""
         self._observer.note(f"searches the rate of a server of {engine.name} {engine.version} on {hardware}")
 
     def phase(self, phase: Phase) -> None:

@@ -164,11 +164,7 @@ def _is_safe(address: object) -> bool:
 
 
 def _roles(given: Sequence[str]) -> dict[str, Role]:
-    """Return the roles by group.
-
-    Raises:
-        SettingError: for a text that is not `GROUP=ROLE`.
-    """
+    """Return the roles by group."""
     found = {}
     for each in given:
         group, _, role = each.rpartition("=")
@@ -254,11 +250,7 @@ class Provider:
         return self._described
 
     async def _discovered(self) -> dict[str, Any]:
-        """Read and keep the description (OpenID Connect Discovery 1.0).
-
-        Raises:
-            Problem: 503 if it says nothing of use.
-        """
+        """Read and keep the description (OpenID Connect Discovery 1.0)."""
         place = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
         described = await self._json("GET", place)
         if (issuer := described.get("issuer")) != self.settings.issuer:
@@ -318,11 +310,7 @@ class Provider:
         return claims
 
     async def _read_keys(self, url: str) -> Any:
-        """Return the provider's keys.
-
-        Raises:
-            Problem: 503 if there is none of a kind that is known.
-        """
+        """Return the provider's keys."""
         found = await self._json("GET", url)
         jwk, errors = import_module("joserfc.jwk"), import_module("joserfc.errors")
         try:
@@ -331,11 +319,7 @@ class Provider:
             raise self._unusable(f"{url} has no keys: {_line(error)}") from None
 
     def _person(self, claims: Mapping[str, Any]) -> Person:
-        """Return the owner and the highest role that claims stand for.
-
-        Raises:
-            Problem: 403 without an owner's name or a role.
-        """
+        """Return the owner and the highest role that claims stand for."""
         settings = self.settings
         owner, groups = claims.get(settings.owner_claim), claims.get(settings.groups_claim) or []
         if not isinstance(owner, str) or not _OWNER.fullmatch(owner):

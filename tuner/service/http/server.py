@@ -11,8 +11,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from tuner.service.http.edge.connections import Connections, Limits
-from tuner.service.http.edge.protocol import DoorConfig
+from tuner.service.http.edge.connections import Connections, DoorConfig, Limits
 
 SHUTDOWN_S = 5
 """Seconds that open requests have to end."""

@@ -73,11 +73,7 @@ def is_sign_in(token: Token) -> bool:
 
 
 def _provider(context: ServiceContext) -> Provider:
-    """Return the provider.
-
-    Raises:
-        Problem: 404 without one.
-    """
+    """Return the provider."""
     if context.provider is None:
         raise not_found("provider", "to sign in at")
     return context.provider

@@ -1,22 +1,26 @@
-"""Studies: submit, list, read, change, and the verbs."""
+"""Studies: submit, list, read, change, delete, and the verbs."""
 
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
 from search_spaces.schema import VLLM
-from storage.service.records import Request, Submission, SubmissionState
+from storage.service.errors import WrongState
+from storage.service.records import ENDED, Request, Submission, SubmissionState
+from storage.service.store import ServiceStore
+from storage.service.submissions import DELETABLE
 from tuner.client.replies import StudyPage, SubmittedStudy
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_asked, check_plan
 from tuner.service.asked.contents import files_of
 from tuner.service.asked.settings import read_settings
-from tuner.service.deletion import delete_study
 from tuner.service.http.access import Caller, Changeable, Known, Readable, User, check_source, log_action
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import NewStudy, NewWatch, StudyChange, study_of
@@ -26,7 +30,40 @@ from tuner.service.watching.drift import promised, text_of
 from tuner.settings.fleet import SizeSettings
 from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import gpus_of_trial
+from tuner.study.study_folder import study_lock
 from tuner.use_cases.devices import refuse_nodes
+from tuner.use_cases.places import data_folder
+
+
+def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None:
+    """Delete an ended submission, its study in the tuner's and in Optuna's tables, and its files.
+
+    The lock of the study is held meanwhile, so no driver runs it. Optuna's study comes first: the submission stays
+    until everything else in the database is gone, so an interrupted deletion can be repeated.
+
+    Args:
+        id: the submission, and the study's name.
+        service: the service's store.
+        url: of the database.
+        folder: the submission's folder.
+
+    Raises:
+        UnknownSubmission: if there is none of that id.
+        WrongState: if it has not ended.
+        StudyIsRunning: if a process runs the study.
+    """
+    from tuner.study.optuna_storage import delete_optuna_study
+
+    with study_lock(url, id):
+        found = service.submission(id)
+        if found is not None and found.state not in ENDED:
+            raise WrongState(id, found.state, DELETABLE)
+        delete_optuna_study(url, id)
+        service.delete(id, with_study=True)
+        # Without an SQLite file, the driver's artifacts are in its own folder.
+        for place in (folder, data_folder(url, folder) / "artifacts" / id):
+            shutil.rmtree(place, ignore_errors=True)
+
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 MOST_WAITING = 200

@@ -9,6 +9,7 @@ import pytest
 import search_spaces
 from search_spaces import known_model, load_space, space_names
 from search_spaces.loader import parse_space
+from tests.unit.service.asked.test_walk import FLAGS_THAT_HARM
 from tuner.errors import SettingError, UserError
 from tuner.service.asked.allowed import check_space, check_variable, check_words, shipped
 from tuner.service.asked.check import check_traffic
@@ -157,45 +158,13 @@ def test_flags_of_the_list_are_allowed_in_each_spelling(words: list[str]) -> Non
     check_words("server_arguments", words, NONE)
 
 
-LOADS_OR_READS = [
-    "--trust-remote-code",
-    "--trust_remote_code",
-    "--trust-remote-code=true",
-    "--TRUST-REMOTE-CODE",
-    "--tr",
-    "-trust-remote-code",
-    "--config=/etc/x.yaml",
-    "--conf",
-    "--hf-overrides.auto_map=x",
-    "--hf_overrides={}",
-    "--worker-cls=os.system",
-    "--worker-extension-cls",
-    "--middleware=x.y",
-    "--scheduler-cls",
-    "--logits-processors",
-    "--tool-parser-plugin",
-    "--reasoning-parser-plugin",
-    "--io-processor-plugin",
-    "--distributed-executor-backend",
-    "--kv-transfer-config",
-    "--chat-template",
-    "--lora-modules",
-    "--ssl-keyfile",
-    "--allowed-local-media-path",
-    "--otlp-traces-endpoint",
-    "--model",
-    "--load-format",
-    "--model-loader-extra-config",
-    "--compilation-config.backend",
-    "-cc.inductor_passes",
-    "-O.backend",
-    "--speculative-config.draft_load_config",
-    "--additional-config",
-    "--no-trust-remote-code",
-]
+SPELLINGS = (
+    *("--trust-remote-code=true", "--TRUST-REMOTE-CODE", "-trust-remote-code", "--no-trust-remote-code", "--conf"),
+    *("--config=/etc/x.yaml", "--hf-overrides.auto_map=x", "--hf_overrides={}", "--worker-cls=os.system"),
+)
 
 
-@pytest.mark.parametrize("flag", LOADS_OR_READS)
+@pytest.mark.parametrize("flag", [*FLAGS_THAT_HARM, *SPELLINGS])
 def test_flags_that_load_code_or_read_files_are_not_on_the_list(flag: str) -> None:
     assert refused(flag, "x").rule == "this server does not allow the flag"
 
@@ -349,17 +318,6 @@ def test_values_at_their_limits_are_taken() -> None:
         ({"learn_from": ["a"] * 50_000}, "learn_from has 50,000 entries, and 20 are the most; leave some out"),
         ({"model": "m" * 5000}, "model has 5,000 characters, and 4,096 are the most; shorten it"),
         ({"timeout": "9999999d"}, "timeout=8.64e+11: a service takes 0 to 31,622,400; lower it"),
-    ],
-)
-def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        read_settings(given)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
         ({"size": True, "trials": 4}, "trials: a study of servers for a load does not depend on it; leave it out"),
         ({"size": True, "space": "vllm"}, "space: a study of servers for a load does not depend on it; leave it out"),
         ({"card": ["l4"]}, "card: a study that tunes, without size, does not depend on it; leave it out"),
@@ -367,7 +325,7 @@ def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: s
         ({"size": True, "headroom": 11}, "headroom=11: at most 10 is possible; lower it"),
     ],
 )
-def test_each_kind_of_study_has_its_own_settings(given: dict[str, Any], message: str) -> None:
+def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         read_settings(given)
     assert str(caught.value) == message

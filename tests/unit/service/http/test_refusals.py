@@ -22,11 +22,11 @@ from tests.service_samples import START, submission
 from tests.unit.service.http.conftest import Api
 from tests.unit.storage.test_locks import another_process
 from tuner import optimize
-from tuner.service import deletion
+from tuner.service.http import studies
 from tuner.service.http.access import Caller
+from tuner.service.http.context import Places
 from tuner.service.http.edge.rates import Rates
 from tuner.service.http.edge.refusals import LINES, LINES_OF_STRANGERS, Refusals
-from tuner.service.http.places import Places
 from tuner.service.http.problems import Problem
 from tuner.service.serve import _names
 from tuner.settings.serve import ServeSettings
@@ -279,14 +279,14 @@ def test_with_postgresql_no_files_below_the_current_folder_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(deletion, "study_lock", lambda *_: nullcontext())
+    monkeypatch.setattr(studies, "study_lock", lambda *_: nullcontext())
     monkeypatch.setattr("tuner.study.optuna_storage.delete_optuna_study", lambda *_: None)
     own = tmp_path / "tuner_study" / "artifacts" / ID
     own.mkdir(parents=True)
     with closing(open_service_store(str(tmp_path / "service.db"))) as service:
         service.submit(submission(ID))
         service.request(ID, Request.CANCEL, START)
-        deletion.delete_study(ID, service, "postgresql+psycopg://host/db", tmp_path / "submissions" / ID)
+        studies.delete_study(ID, service, "postgresql+psycopg://host/db", tmp_path / "submissions" / ID)
     assert own.is_dir()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from storage.service.records import Owner, Use
 from tests.unit.service.queue.views import HOUR_S, NOW_S, devices, runs, used, view, waits
-from tuner.service.queue.policy import decide
+from tuner.service.queue.policy import decide, fair_devices
 from tuner.service.queue.rules import HALF_LIFE_S, MOST_PASSED_S, WEEK_S, YIELD_AFTER_S
 from tuner.service.queue.shares import (
     Interval,
@@ -18,7 +18,6 @@ from tuner.service.queue.shares import (
     week_use,
 )
 from tuner.service.queue.view import Decisions, OwnerShare, QueueView, Start, Waiting
-from tuner.service.queue.yields import fair_devices
 
 
 def started(decisions: Decisions) -> list[str]:

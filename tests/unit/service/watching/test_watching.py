@@ -4,7 +4,6 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from storage.service.records import Event, Figures, Request, SubmissionState, Waiting
 from storage.service.store import ServiceStore, open_service_store
 from tests.empty_database import write_empty_database
+from tests.fakes.http_server import Answer, Asked, http_server
 from tests.service_samples import at, submission
 from tuner.errors import SettingError
 from tuner.http import HttpError
@@ -133,24 +133,12 @@ def listener() -> Iterator[tuple[str, list[tuple[str, bytes, str | None]]]]:
     """An HTTP server that redirects `/away`, accepts all else, and keeps what it got."""
     got: list[tuple[str, bytes, str | None]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            got.append((self.path, body, self.headers["webhook-signature"]))
-            self.send_response(307 if self.path == "/away" else 200)
-            self.send_header("location", "/elsewhere")
-            self.send_header("content-length", "0")
-            self.end_headers()
+    def answer(asked: Asked) -> Answer:
+        got.append((asked.path, asked.body, asked.headers["webhook-signature"]))
+        return Answer(status=307 if asked.path == "/away" else 200, headers={"location": "/elsewhere"})
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", got
-        server.shutdown()
-        thread.join()
+    with http_server(answer) as address:
+        yield address, got
 
 
 def test_a_real_receiver_can_check_the_signature(store: ServiceStore, listener: Any) -> None:

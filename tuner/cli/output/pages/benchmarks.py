@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from records.trials import Phase, Provenance
 from search_spaces.catalogue.describe import described
 from tuner.cli.arguments import command
 from tuner.cli.output.pages.classes import rates_table
-from tuner.cli.output.parts import Rows, labelled, new_table, show
+from tuner.cli.output.parts import Rows, labelled, new_table, say, show
 from tuner.cli.output.progress.lines import simulation_line
 from tuner.cli.signals import stop_on_signals, terminated_like_interrupted
 from tuner.engines.base import EngineInfo
@@ -21,9 +20,7 @@ from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.errors import EXIT_OURS, EXIT_WORSE
 from tuner.results import text
 from tuner.settings.study import AskedSettings, StudySettings
-from tuner.study.specification.spec import ServerSettings as ServerSettings
 from tuner.use_cases.answers import QualityReport, check_quality
-from tuner.use_cases.answers import QualitySettings as QualitySettings
 from tuner.use_cases.capacity import CapacityResult, search_capacity
 from tuner.use_cases.drift import DriftSettings as DriftSettings
 from tuner.use_cases.drift import Watched, watch_drift
@@ -45,14 +42,12 @@ class CapacityProgress:
         self._rates = 0
 
     def opened(self, engine: EngineInfo, hardware: str) -> None:
-        """Write that the capacity is simulated, if it is."""
         if engine.provenance is Provenance.SIMULATED:
-            _say(simulation_line(engine, hardware))
+            say(simulation_line(engine, hardware))
 
     def phase(self, phase: Phase) -> None:
-        """Write the phase."""
         self._rates += phase is Phase.BENCHMARK
-        _say(f"rate {self._rates} …" if phase is Phase.BENCHMARK else f"{phase} …")
+        say(f"rate {self._rates} …" if phase is Phase.BENCHMARK else f"{phase} …")
 
 
 def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
@@ -61,7 +56,7 @@ def run_capacity(settings: StudySettings, *, as_json: bool) -> int:
         result = search_capacity(settings, CapacityProgress(), wishes.stop)
     outcome = result.outcome
     if outcome.failure is not None:
-        _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}{result.advice}; logs are in {result.folder}")
+        say(f"failed: {outcome.failure.kind}: {outcome.failure.message}{result.advice}; logs are in {result.folder}")
         return EXIT_OURS
     if as_json:
         print(json.dumps(_document(result)))
@@ -91,10 +86,6 @@ def _document(result: CapacityResult) -> dict[str, object]:
         "slos": [str(slo) for slo in result.slos],
         "folder": os.fspath(result.folder),
     }
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 LOAD_METRICS = (
@@ -151,10 +142,10 @@ def _print(result: LoadResult) -> None:
         print(f"INVALID: {result.invalid}")
 
 
-def run_quality(settings: QualitySettings, *, as_json: bool) -> None:
+def run_quality(settings: StudySettings, reference: str | None, slo: str, trial: int | None, *, as_json: bool) -> None:
     """Compare a configuration with the reference, and print the comparison."""
     with stop_on_signals() as wishes:
-        result = check_quality(settings, wishes.stop)
+        result = check_quality(settings, reference, slo, trial, wishes.stop)
     if as_json:
         print(json.dumps(document(result), indent=1))
         return
@@ -300,7 +291,7 @@ def run_verification(settings: VerifySettings) -> int:
     for line in (*found.comparison.lines, *found.unverified):
         print(line)
     for line in found.disturbed:
-        _say(line)
+        say(line)
     return found.comparison.exit_code
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tuner.cli.output.parts import FittedTable, show
+from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.signals import terminated_like_interrupted
 from tuner.confidence import INTERVAL
 from tuner.results import text
@@ -41,7 +40,7 @@ def print_comparison(one: str, others: Sequence[str], storage: str | None, *, as
 def run_canary(settings: CanarySettings, *, as_json: bool) -> int:
     """Compare two servers, print the result and return the exit code; see `compare_servers`."""
     with terminated_like_interrupted():
-        result = compare_servers(settings, lambda line: print(line, file=sys.stderr, flush=True))
+        result = compare_servers(settings, say)
     mirrored, verdict = result.mirrored, result.verdict
     speeds = {name: mirrored.speed(name) for name in MEASURES}
     a, b = mirrored.discordant

@@ -8,8 +8,7 @@ from pathlib import Path
 from tuner.cli.from_server import open_client
 from tuner.export.formats.registry import formats
 from tuner.owner import free_path
-from tuner.use_cases.bundle import write_bundle
-from tuner.use_cases.bundle_check import check_bundle
+from tuner.use_cases.bundle import check_bundle, write_bundle
 from tuner.use_cases.files import export, latest
 from tuner.use_cases.report.page import report
 

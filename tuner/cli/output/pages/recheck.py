@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tuner.cli.options import option_of
-from tuner.cli.output.parts import FittedTable, show
+from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.signals import stop_on_signals
 from tuner.errors import SettingError, UserError, reason_of, spelled
 from tuner.use_cases.recheck.recheck import RecheckSettings as RecheckSettings
@@ -24,9 +24,6 @@ def run_recheck(settings: RecheckSettings, *, junit_file: Path | None, summary: 
 
     def tell(lines: list[str]) -> None:
         print("\n".join(lines), file=stream, flush=True)
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
 
     try:
         with stop_on_signals() as wishes:

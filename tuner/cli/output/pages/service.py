@@ -15,7 +15,7 @@ from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
 from tuner.cli.from_server import open_client, refuse_both
 from tuner.cli.output import parts
-from tuner.cli.output.parts import FittedTable, show
+from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import ends_at_interrupt
 from tuner.client.client import Client
@@ -46,7 +46,6 @@ def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
 
 
 def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
-    """Print a study in full."""
     print(parts.as_json(study)) if as_json else parts.print_study(study)
 
 
@@ -64,7 +63,6 @@ def named_states(names: Sequence[str], *, running: bool) -> list[str]:
 
 
 def print_studies(found: Sequence[SubmittedStudy], *, as_json: bool) -> None:
-    """Print studies, one line each."""
     if as_json:
         print(parts.as_json(found))
     elif found:
@@ -107,7 +105,7 @@ def watch_study(client: Client, id: str) -> int:
     with ends_at_interrupt(f"stopped watching; the study goes on, `{again}` watches it again"):
         for event in client.events(id):
             for line in shown.lines(event):
-                print(line, file=sys.stderr, flush=True)
+                say(line)
         return _end(client, id, simulated=bool(shown.simulated))
 
 
@@ -184,7 +182,6 @@ def print_new_token(made: ServiceToken) -> None:
 
 
 def print_tokens(found: Sequence[ServiceToken]) -> None:
-    """Print tokens, one line each."""
     names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
     table = text.grid(*names, left=names)
     for each in found:

@@ -17,11 +17,11 @@ from tuner.cli.options import option_of
 from tuner.cli.output.parts import Rows, labelled, new_table, show
 from tuner.engines.kind import EngineKind
 from tuner.errors import EXIT_OURS, SettingError, spelled
+from tuner.settings.study import AskedSettings
 from tuner.use_cases.devices import NodeReport, check_cluster
 from tuner.use_cases.doctor import engines_without_command, examine, fact_name, program_fact
 from tuner.use_cases.install_vllm import install_cpu_vllm
 from tuner.use_cases.kernels import tune_kernels, untuned_files
-from tuner.use_cases.preview import SpaceChoice as SpaceChoice
 from tuner.use_cases.preview import preset_document, slos_of, space_document, space_on_card
 from tuner.use_cases.stored import read_study
 from tuner.use_cases.tiny_model import make_model
@@ -29,7 +29,6 @@ from tuner.workloads.presets import load_preset, preset_names
 
 
 def print_presets(*, as_json: bool) -> None:
-    """Print the presets."""
     found = [load_preset(name) for name in preset_names()]
     if as_json:
         print(json.dumps([preset_document(preset) for preset in found], indent=1))
@@ -46,9 +45,9 @@ def print_presets(*, as_json: bool) -> None:
     show(table)
 
 
-def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
+def print_space(settings: AskedSettings, *, as_json: bool) -> None:
     """Print a search space on a card."""
-    resolved = space_on_card(choice)
+    resolved = space_on_card(settings)
     if as_json:
         print(json.dumps(space_document(resolved), indent=1))
         return
@@ -62,7 +61,7 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.spec.when or "")
     context = resolved.context
     engine = f"{'simulated ' if context.simulated else ''}{context.engine} {context.engine_version or 'of any version'}"
-    model = "" if choice.model is None else f" for {choice.model}"
+    model = "" if settings.model is None else f" for {settings.model}"
     show(f"search space {resolved.name} on {context.hardware.name}{model}, {engine}", table)
     if any(parameter.spec.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
@@ -75,7 +74,9 @@ def print_space(choice: SpaceChoice, *, as_json: bool) -> None:
     tried = [(name, named.pop(name)) for name, reason in recipes.items() if reason is None]
     named |= {name: f"recipe: {reason}. {named[name]}" for name, reason in recipes.items() if reason is not None}
     if tried:
-        title = f"recipes, which a study with the load of {choice.preset} measures first; --no-recipes leaves them out"
+        title = (
+            f"recipes, which a study with the load of {settings.preset} measures first; --no-recipes leaves them out"
+        )
         show("", Text(title, style="bold"), labelled(tried))
     if named:
         show("", Text("named configurations, for --enqueue", style="bold"), labelled([*named.items()]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from tuner.cancellation import Wishes
 from tuner.cli.output.pages.benchmarks import CapacityProgress
-from tuner.cli.output.parts import FittedTable, ShellCommand, show
+from tuner.cli.output.parts import FittedTable, ShellCommand, say, show
 from tuner.cli.signals import stop_on_signals
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
 from tuner.extras import missing
@@ -36,7 +35,7 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
     sizing, wishes = size(settings), Wishes()
     if count:
         chosen = confirmable(sizing)
-        _say(f"predicted in {text.duration(sizing.seconds)}; measuring {', '.join(each.name for each in chosen)}")
+        say(f"predicted in {text.duration(sizing.seconds)}; measuring {', '.join(each.name for each in chosen)}")
         with stop_on_signals() as wishes:
             sizing = confirm(sizing, chosen, folder, CapacityProgress(), wishes.stop)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +58,7 @@ def _write_page(sizing: Sizing, folder: Path) -> None:
     except ModuleNotFoundError as error:
         if (lacking := missing(error)) is None:
             raise
-        _say(f"{PAGE_FILE} was not written: {lacking}")
+        say(f"{PAGE_FILE} was not written: {lacking}")
         return
     write_output(folder / PAGE_FILE, html(sizing))
 
@@ -74,7 +73,3 @@ def _print(sizing: Sizing, folder: Path) -> None:
         show(ShellCommand(command_of(sizing, sizing.cheapest)))
     print("".join(f"- {line}\n" for line in why_lines(sizing)), end="")
     print(f"page: {folder / PAGE_FILE}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -35,7 +35,6 @@ _HOLES = 8
 
 
 def print_studies(storage: str | None, *, as_json: bool) -> None:
-    """Print the studies of a database."""
     with closing(open_store(storage_url(storage, create=False))) as store:
         find_study(store, None)  # an empty database is refused as by every other command
         rows = [_row(study, store.trials(study.name)) for study in store.studies()]
@@ -107,7 +106,6 @@ def print_trials(
 
 
 def print_trial(study: str | None, number: int, round_: int, storage: str | None, *, as_json: bool) -> None:
-    """Print one trial in full."""
     stored = read_study(storage, study)
     trial = stored.trial(number, round_)
     if as_json:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from records.trials import Failure, TrialKind, TrialRecord
 from tuner.cli.arguments import command
-from tuner.cli.output.parts import fill_trials
+from tuner.cli.output.parts import fill_trials, say
 from tuner.cli.output.progress import lines
 from tuner.cli.output.progress.lines import opening_lines
 from tuner.cli.output.progress.state import Progress, score_of
@@ -23,7 +23,7 @@ from tuner.executors.base import WorkerState
 from tuner.results import text
 from tuner.results.text import short_configuration
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import Stage, StagePlan, StudyObserver, StudyStart, SyncStatus
 
 REDRAWS_PER_S = 4
 _LABEL = 9
@@ -35,8 +35,8 @@ _FIXED_LINES = 13
 """Lines of the view beside its trials and workers."""
 
 
-class LiveView:
-    """Draws the study's state on standard error; see `StudyObserver`."""
+class LiveView(StudyObserver):
+    """Draws the study's state on standard error."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
@@ -61,7 +61,6 @@ class LiveView:
         return picture(self._progress, self._console.width, self._console.height)
 
     def opened(self, start: StudyStart) -> None:
-        """Begin to draw."""
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self.note(line)
@@ -69,15 +68,12 @@ class LiveView:
         self._live.start()
 
     def stage(self, plan: StagePlan) -> None:
-        """Show which stage runs."""
         self.progress.stage(plan)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Note a trial's start."""
         self.progress.started(spec)
 
     def finished(self, record: TrialRecord) -> None:
-        """Show a finished trial."""
         self.progress.finished(record)
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
@@ -85,15 +81,12 @@ class LiveView:
         self.note(lines.retry_line(spec, failure))
 
     def note(self, text: str) -> None:
-        """Write a line above the view."""
         self._console.print(text, markup=False)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Show what the workers do."""
         self.progress.workers = states
 
     def synced(self, status: SyncStatus) -> None:
-        """Show how far MLflow is."""
         self.progress.mlflow = status
 
     def close(self) -> None:
@@ -235,17 +228,10 @@ def skip_hint(study: str) -> str:
     return f"Ctrl-C skips the wait, `{command('study', 'sync', study)}` logs the rest"
 
 
-def to_stderr(line: str) -> None:
-    """Write a line on standard error."""
-    print(line, file=sys.stderr, flush=True)
+class PlainView(StudyObserver):
+    """Writes one line for each finished trial."""
 
-
-class PlainView:
-    """Writes one line for each finished trial; see `StudyObserver`."""
-
-    def __init__(
-        self, write: Callable[[str], None] = to_stderr, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, write: Callable[[str], None] = say, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._monotonic = monotonic
         self._all_logged_since: float | None = None
@@ -259,7 +245,6 @@ class PlainView:
         return self._progress
 
     def opened(self, start: StudyStart) -> None:
-        """Write what will run."""
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self._write(line)
@@ -275,20 +260,16 @@ class PlainView:
         self.progress.started(spec)
 
     def finished(self, record: TrialRecord) -> None:
-        """Write the line of a trial."""
         self.progress.finished(record)
         self._write(trial_line(self.progress, record, LINE_WIDTH))
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Write why a trial runs again."""
         self._write(lines.retry_line(spec, failure))
 
     def note(self, text: str) -> None:
-        """Write the line."""
         self._write(text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Note what the workers do."""
         self.progress.workers = states
 
     def synced(self, status: SyncStatus) -> None:

@@ -80,7 +80,6 @@ class Optimizations:
         self._open = lru_cache(MOST_OPEN)(self._opened)
 
     def close(self) -> None:
-        """Close the connections."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
@@ -245,11 +244,7 @@ def _add(open_: _Open, client: str, now: datetime) -> int:
 
 
 def _check(result: dict[str, Any], proposer: Proposer) -> None:
-    """Refuse metrics that lack an objective.
-
-    Raises:
-        Problem: 422 with the objective.
-    """
+    """Refuse metrics that lack an objective."""
     metrics = result["metrics"]
     missing = next((each.metric for each in proposer.objectives if each.metric not in metrics), None)
     if metrics and missing is not None:

@@ -74,7 +74,6 @@ def first_page(provider: str) -> bytes:
 
 @router.get("/")
 def page(context: Context) -> Response:
-    """Return the page."""
     provider = "" if context.provider is None else context.provider.host
     return Response(first_page(provider), media_type=TYPES[".html"], headers={"Cache-Control": AGAIN})
 
