@@ -32,11 +32,11 @@ def parse(words: list[str]) -> None:
     Raises:
         Exception: the parser's, for a command or an option that does not exist or a value of the wrong type.
     """
-    command = TREE
+    command, context = TREE, TREE.context_class(TREE, **TREE.context_settings)
     while hasattr(command, "commands") and not words[0].startswith("-"):
         command, words = command.commands[words[0]], words[1:]
     if command is not TREE:
-        command.make_context(command.name, words)
+        command.make_context(command.name, words, context)  # without its parent, it would forget `-h` for other tests
 
 
 def shown() -> Iterator[tuple[str, list[str]]]:
