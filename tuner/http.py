@@ -176,7 +176,10 @@ def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float
 
 def _is_of_tls(url: str, limits: ReadLimits) -> bool:
     """Return whether a URL of HTTP without TLS names the port of a server that speaks TLS."""
-    parts = httpx.URL(url)
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
     return parts.scheme == "http" and speaks_tls(parts.host, parts.port or 80, min(_TLS_S, limits.deadline_s))
 
 
