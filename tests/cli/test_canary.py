@@ -66,6 +66,8 @@ def test_both_servers_get_the_same_requests(tmp_path: Path, folder: Path, server
     assert found["failed"] == {"only_a": 0, "only_b": 0}
     assert found["requests"] == 40 * found["pairs"]
     assert found["verdict"] in ("holds", "worse", "better", "inconclusive")
+    run_here(folder, "server", "compare", "--url", a, "--url", b, *words, "--json", "--blocks", "2")
+    assert sorted(each.name for each in (folder / "tuner_compare").iterdir()) == ["1", "2"]
 
 
 def test_the_table_shows_latencies(folder: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.errors import InfrastructureError, SettingError
@@ -16,6 +16,7 @@ from tuner.scoring.change import MARGIN, Change
 from tuner.scoring.sequential import looks
 from tuner.use_cases.load import KEY_VARIABLES, LoadResult, LoadSender, LoadSettings
 from tuner.use_cases.mirrored import Mirrored, Pair
+from tuner.use_cases.places import new_folder
 from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -41,7 +42,7 @@ class CanarySettings:
         blocks: ABBA blocks at most.
         limit_s: time limit of each run.
         vllm: its Python reads the tokenizer.
-        output: folder of the recorded requests.
+        output: each run has a folder of its own in it, for the recorded requests.
     """
 
     urls: tuple[str, ...]
@@ -81,6 +82,7 @@ def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> Can
     with ExitStack() as stack:
         first = stack.enter_context(LoadSender(_load(settings, 0, settings.tokenizer)))
         second = stack.enter_context(LoadSender(_load(settings, 1, first.tokenizer)))
+        settings = replace(settings, output=new_folder(settings.output))
         senders, pairs = (first, second), list[Pair]()
         traffic = _of_each(first.traffic, lambda each: _shortened(each, settings.requests))
         ends = looks(settings.blocks)

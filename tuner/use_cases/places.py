@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,13 +108,18 @@ def check_folder(output: Path) -> None:
 
 
 def new_folder(output: Path) -> Path:
-    """Return the first of the folders 1, 2, … within `output` that does not exist: two runs never share logs.
+    """Make and return the first of the folders 1, 2, … within `output` that does not exist: two runs never share logs.
 
     Raises:
         SettingError: as `check_folder`.
     """
     check_folder(output)
-    return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
+    numbers = itertools.count(1)
+    while True:
+        folder = output / str(next(numbers))
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
 
 
 def artifacts_folder(store_url: str) -> Path:
