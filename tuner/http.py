@@ -87,8 +87,7 @@ def fetch(
     Raises:
         HttpError: for text that is no URL, and without a valid answer within the limits.
     """
-    _check_authorities()
-    client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
+    client = _client(headers, redirects)
     try:
         reply = _run(client, method, url, limits)
     except HttpError as error:
@@ -162,11 +161,9 @@ def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float
     Raises:
         HttpError: for text that is no URL, and without a valid answer in time.
     """
-
-    _check_authorities()
+    client = _client(headers)
 
     async def send() -> int:
-        client = httpx.AsyncClient(headers=headers, timeout=None)
         sent = client.stream("POST", url, content=content)
         async with asyncio.timeout(deadline_s), client, sent as response:
             return response.status_code
@@ -188,10 +185,14 @@ def _of_tls(url: str) -> HttpError:
     return HttpError("the server speaks TLS", remedy=remedy.rstrip("/"), lasting=True)
 
 
-def _check_authorities() -> None:
-    found = unusable_authorities()
-    if found is not None:
-        raise HttpError(found.problem, remedy=found.remedy, connected=False, lasting=found.lasting)
+def _client(headers: Mapping[str, str] | None, redirects: int = 0) -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
+    except OSError:
+        found = unusable_authorities()
+        if found is None:
+            raise
+        raise HttpError(found.problem, remedy=found.remedy, connected=False, lasting=found.lasting) from None
 
 
 def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits, content: bytes | None = None) -> Reply:

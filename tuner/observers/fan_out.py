@@ -24,7 +24,7 @@ def _passed_on(event: str) -> Callable[..., None]:
     return pass_on
 
 
-# All events, also those that will be added: one that a fan-out forgets is lost for MLflow and for what is learned.
+# Every event, also those added later: MLflow and the learner would miss an event that is not passed on.
 for _event in [name for name in vars(StudyObserver) if not name.startswith("_")]:
     setattr(FanOut, _event, _passed_on(_event))
 

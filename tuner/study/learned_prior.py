@@ -52,5 +52,7 @@ class LearnedPrior:
     def _use(self, known: HostPosterior | None) -> None:
         self._known = known
         prior = simulator_prior(replace(self._spec, learned=known), self._engine)
-        self.prior: Prior | None = prior and (lambda params: None if self._stop.is_set() else prior(params))
+        self.prior: Prior | None = None
+        if prior is not None:
+            self.prior = lambda params: None if self._stop.is_set() else prior(params)
         self.spread = 1.0 if known is None else known.spread

@@ -144,8 +144,11 @@ class Loop:
             self._observer.tick(self._executor.states())
 
     def _has_ended(self, ending: RunEnding, source: TrialSource) -> bool:
-        """Return whether no trial runs and none can start; a worker that is starting may take one."""
-        if self._items or (self._waiting and ending is RunEnding.DONE):
+        """Return whether no trial runs and none can start; a worker that is starting may take one.
+
+        A stop during the last proposal is no end: the next turn ends the run as interrupted.
+        """
+        if self._items or (ending is RunEnding.DONE and (self._waiting or self._stop.is_set())):
             return False
         return ending is not RunEnding.DONE or source.exhausted() or not self._executor.starting()
 
@@ -170,7 +173,7 @@ class Loop:
             if item is None:
                 continue
             if self._stop.is_set():
-                return  # it may be proposed without predictions; the next run proposes another one
+                return  # the proposal may lack predictions because of the stop; the next run proposes anew
             self._add(item)
             attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)

@@ -111,7 +111,7 @@ class Proposals:
             wait([self._recipes])  # the next trial may need it at once, and the sampler's predictions would delay it
 
     def _renew_sampler(self) -> None:
-        """Let the sampler begin anew if the predictions have changed; its first ones take the time of a trial."""
+        """Begin the sampler anew if the predictions have changed; it computes the new ones beside the next trial."""
         if self._is_outdated:
             self._optuna_study.use_prior(self._predictions.prior, self._predictions.spread)
             self._is_outdated, self._was_corrected = False, True
@@ -151,8 +151,8 @@ class Proposals:
     def next(self, slot: int) -> WorkItem | None:
         """Return the next trial for any slot.
 
-        A suggestion is made by the predictions that the trial before had time to compute. Only the first correction is
-        waited for.
+        A suggestion uses the predictions that were computed beside the trial before it. The search waits for the first
+        correction only.
         """
         if self._queue:
             return self._queue.popleft()

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 MOST_RECIPES = 6
 LEAST_TRIALS = 5
-"""A study measures at most this many recipes, and one for each of so many trials; a shorter one measures one."""
+"""A study measures one recipe for each `LEAST_TRIALS` trials, at least one and at most `MOST_RECIPES`."""
 
 LEAST_GAIN = 1.01
 """A recipe is predicted to be better only with this factor on the score."""

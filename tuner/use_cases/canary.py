@@ -42,7 +42,7 @@ class CanarySettings:
         blocks: ABBA blocks at most.
         limit_s: time limit of each run.
         vllm: its Python reads the tokenizer.
-        output: each run has a folder of its own in it, for the recorded requests.
+        output: in which each comparison makes a folder of its own for the recorded requests.
     """
 
     urls: tuple[str, ...]

@@ -153,6 +153,24 @@ def test_an_interrupted_run_leaves_a_trial_whose_worker_does_not_answer(bench: B
     assert bench.records()[0].outcome is None
 
 
+def test_what_is_proposed_while_the_study_is_stopped_does_not_start(
+    bench: Bench, info: EngineInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop may have kept predictions from it."""
+    clock, stop = SteppedClock(), threading.Event()
+    executor = SilentExecutor(clock, info)
+    proposed = OneTrial.next
+
+    def stopped(source: OneTrial, slot: int) -> WorkItem | None:
+        stop.set()
+        return proposed(source, slot)
+
+    monkeypatch.setattr(OneTrial, "next", stopped)
+    assert run_loop(bench, executor, clock, stop, limit=math.inf) is RunEnding.INTERRUPTED
+    assert executor.submitted == []
+    assert bench.records() == []
+
+
 def test_a_time_limit_ends_a_run_whose_worker_does_not_answer(bench: Bench, info: EngineInfo) -> None:
     clock = SteppedClock()
     executor = SilentExecutor(clock, info)
