@@ -168,6 +168,11 @@ def command_text(argv: Sequence[str], environment: Mapping[str, str], references
 _HEAD_BYTES = 4096
 _PYTHON = re.compile(r"^(python|pypy)")
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
+_OF_CONSOLE_SCRIPTS = re.compile(
+    r"#|'''exec' |' '''$|import (?:re|sys)$|from (?P<entry>[\w.]+) import \w+$|(?:el)?if \S.*:$"
+    r"|sys\.argv\[0\] = |sys\.exit\(\w+\(\)\)$|\w+\(\)$"
+)
+"""The beginning of each line that installers write into a console script."""
 
 
 def find_named(field: str, given: str | None, variable: str, remedy: str, program: str | None) -> Path | None:
@@ -200,16 +205,17 @@ def interpreter_of(executable: Path, entry_point: bytes) -> Path | None:
     """Return the Python that runs a console script, such as `vllm`; None for a wrapper or another kind of program.
 
     The three forms that installers write are supported: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline
-    for paths that are too long or contain spaces. A shell script that runs `python3 -m vllm…` is a wrapper.
+    for paths that are too long or contain spaces. A script with any other line is a wrapper, which has to be run as it
+    is: starting its Python would leave out what it does.
     """
     try:
         with executable.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
-    if not head.startswith(b"#!") or entry_point not in head:
-        return None
     lines = head.decode("utf-8", "replace").splitlines()
+    if not head.startswith(b"#!") or not _is_console_script(lines, entry_point.decode()):
+        return None
     words = lines[0][2:].strip()
     trampoline = _TRAMPOLINE.match(lines[1].strip()) if len(lines) > 1 else None
     if words == "/bin/sh" and trampoline is not None:
@@ -220,3 +226,10 @@ def interpreter_of(executable: Path, entry_point: bytes) -> Path | None:
         python = words if Path(words).exists() else words.split()[0]
     found = shutil.which(python) if _PYTHON.match(Path(python).name) else None
     return Path(found).absolute() if found is not None else None
+
+
+def _is_console_script(lines: Sequence[str], entry_point: str) -> bool:
+    """Return whether a script imports the entry point and does nothing else than what installers write."""
+    found = [_OF_CONSOLE_SCRIPTS.match(line.strip()) for line in lines if line.strip()]
+    entries = [match["entry"] for match in found if match and match["entry"]]
+    return None not in found and entries == [entry_point]

@@ -14,7 +14,16 @@ from tuner.engines.server.python_engine import PythonInstallation
 from tuner.engines.vllm.toolbox import ENTRY_POINT, PACKAGE, installation
 from tuner.errors import UserError
 
-ENTRY = "from vllm.entrypoints.cli.main import main\n"
+ENTRY = """import sys
+from vllm.entrypoints.cli.main import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+"""
+"""What uv writes; pip and distlib write other lines of the same kinds."""
 
 
 def program(path: Path, text: str = "#!/bin/sh\necho 9.9.9\n") -> Path:
@@ -51,6 +60,9 @@ def test_a_wrapper_has_no_interpreter_of_vllms(tmp_path: Path) -> None:
     shell = '#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n'
     assert interpreter_of(program(tmp_path / "shell-wrapper", shell), ENTRY_POINT) is None
     assert interpreter_of(tmp_path / "nothing", ENTRY_POINT) is None
+    for more in ("import os\nos.environ['OMP_NUM_THREADS'] = '1'\n", "import patches\n", "from patches import main\n"):
+        patched = program(tmp_path / "patched", f"#!{sys.executable}\n{more}{ENTRY}")
+        assert interpreter_of(patched, ENTRY_POINT) is None
 
 
 def test_a_console_script_is_probed_not_run(made_vllm: MadeVllm, tmp_path: Path) -> None:
