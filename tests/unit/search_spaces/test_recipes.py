@@ -58,8 +58,8 @@ def tried(space: str, facts: Context, **choices: Any) -> list[str]:
     [
         ("Qwen/Qwen2.5-0.5B", "t4", 1, FIFTY, ["steps-of-8192", "exact-graphs"]),
         ("Qwen/Qwen2.5-0.5B", "t4", 1, {**FIFTY, "temperature": 0.0}, ["suffix", "steps-of-8192", "exact-graphs"]),
-        ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, FIFTY, ["fp8-weights"]),
-        ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, MANY, ["fp8-weights", "api-servers-2"]),
+        ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, FIFTY, ["fp8-weights", "graphs-of-prompts"]),
+        ("Qwen/Qwen2.5-7B-Instruct", "h200", 1, MANY, ["fp8-weights", "api-servers-2", "graphs-of-prompts"]),
         ("Qwen/Qwen2.5-7B-Instruct", "a100", 1, FIFTY, ["steps-of-8192"]),
         (
             "Qwen/Qwen2.5-7B-Instruct", "a100", 1, ONE_USER,

@@ -161,6 +161,12 @@ def test_rules_across_parameters(config: dict[str, ParameterValue], rules: list[
     assert [violation.rule for violation in resolved("l4").violations(config)] == rules
 
 
+def test_steps_that_read_prompts_are_captured_from_hopper_on() -> None:
+    spaces = {card: resolved(card).parameters for card in ("l4", "h200")}
+    (l4,), (h200,) = ([p.values for p in each if p.name == "capture_size_max"] for each in spaces.values())
+    assert (l4, h200) == ((16, 32, 64, 128, 256, 512), (16, 32, 64, 128, 256, 512, 1024, 2048))
+
+
 def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
     assert resolved("h200").violations({"kv_cache_dtype": "fp8", "attention_backend": "FLASH_ATTN"}) == []
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from tuner.engines.simulator.precision import NotSimulated
 
-LARGEST_DEFAULT_SIZE = 512
-"""The largest size in tokens that vLLM captures by default."""
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _UNMODELLED = ("pass_config", "custom_ops")
 _SINGLE_TOKENS = ("FLASHINFER", "CUTLASS_MLA", "TRITON_MLA")
@@ -85,6 +83,11 @@ def default_sizes(largest: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= largest)
 
 
+def largest_default_size(version: tuple[int, ...], capability: tuple[int, int]) -> int:
+    """Return the most tokens of a step that vLLM captures by default (config/vllm.py 0.27 and 0.28)."""
+    return 1024 if version >= (0, 28) and capability[0] == 10 else 512
+
+
 def find_cuda_graphs(
     flags: Mapping[str, Any],
     version: tuple[int, ...],
@@ -92,6 +95,7 @@ def find_cuda_graphs(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     draft_tokens: int,
+    capability: tuple[int, int],
 ) -> CudaGraphs:
     """Return the graphs of a configuration.
 
@@ -102,6 +106,7 @@ def find_cuda_graphs(
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
         draft_tokens: draft tokens of a sequence at most; 0 without speculation.
+        capability: CUDA compute capability of the card, which decides the largest default size with `version`.
 
     Raises:
         ValueError: with vLLM's message, for sizes or modes that vLLM refuses.
@@ -123,7 +128,8 @@ def find_cuda_graphs(
         mode = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
     # these backends' graphs hold decodes of one token only, and with speculation a decode has several
     drafts_exceed_graphs = kernels in _SINGLE_TOKENS and draft_tokens > 0
-    sizes = () if mode == "NONE" else _sizes(flags, compilation, max_num_seqs, max_num_batched_tokens, draft_tokens)
+    top = min(max_num_seqs * 2 * (1 + draft_tokens), largest_default_size(version, capability))
+    sizes = () if mode == "NONE" else _sizes(flags, compilation, max_num_batched_tokens, top)
     return CudaGraphs(
         compiled=compiled,
         full_decode=mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and not drafts_exceed_graphs,
@@ -165,13 +171,12 @@ def _mode_in_force(mode: str | None, level: int, compiled: bool, eager: bool, ve
 
 
 def _sizes(
-    flags: Mapping[str, Any],
-    compilation: Mapping[str, Any],
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    draft_tokens: int,
+    flags: Mapping[str, Any], compilation: Mapping[str, Any], max_num_batched_tokens: int, default: int
 ) -> tuple[int, ...]:
-    """Return the capture sizes. Like vLLM, drop sizes above the token budget without a message."""
+    """Return the capture sizes up to the given or `default` size.
+
+    Like vLLM, drop sizes above the token budget without a message.
+    """
     flag_sizes, key_sizes = flags["cudagraph_capture_sizes"], compilation.get("cudagraph_capture_sizes")
     if flag_sizes and key_sizes:
         raise ValueError(
@@ -191,8 +196,7 @@ def _sizes(
                 f"cudagraph_capture_sizes(={sizes[-1]})"
             )
         return sizes
-    top = min(max_num_seqs * 2 * (1 + draft_tokens), LARGEST_DEFAULT_SIZE) if largest is None else largest
-    sizes = default_sizes(min(top, max_num_batched_tokens))
+    sizes = default_sizes(min(default if largest is None else largest, max_num_batched_tokens))
     if flags["performance_mode"] == "interactivity":
         sizes = tuple(sorted({*sizes, *range(1, min(32, max_num_batched_tokens) + 1)}))
     return sizes

@@ -371,7 +371,8 @@ class CommandLine:
         """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
         kernels = backend if "MLA" in backend else attention_kernels(backend, self.card)
         chosen = CHUNKED_ATTENTION if self.shape.has_chunks else kernels
-        return find_cuda_graphs(self.flags, self.version, chosen, seqs, tokens, drafts)
+        capability = self.card.compute_capability or (0, 0)
+        return find_cuda_graphs(self.flags, self.version, chosen, seqs, tokens, drafts, capability)
 
     def _backend(self, kv_dtype: str) -> str:
         """Return the attention backend; models whose cache holds latent vectors have backends of their own."""

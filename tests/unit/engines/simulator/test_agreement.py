@@ -34,6 +34,7 @@ NOT_ABOUT_VLLM = (
     "does not fit",
     "positions only",
     "changes no memory",
+    "longer to compute than to launch",
     "offers it",
     "the simulator does not model",
 )

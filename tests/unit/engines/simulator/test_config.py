@@ -8,7 +8,7 @@ import pytest
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import SMALL, config
-from tuner.engines.simulator.cuda_graphs import LaunchMode
+from tuner.engines.simulator.cuda_graphs import LaunchMode, largest_default_size
 from tuner.engines.simulator.flags import FlagError, parse_flags
 from tuner.engines.simulator.precision import ConfigRefused, find_backend
 from tuner.engines.simulator.serve_config import ServeConfig
@@ -26,6 +26,12 @@ def test_defaults_on_a_t4_equal_the_published_log() -> None:
     assert (len(resolved.graphs.sizes), resolved.graphs.largest, resolved.block_size) == (51, 512, 16)
     assert resolved.prefix_caching
     assert resolved.chunked_prefill
+
+
+def test_the_largest_default_graph_is_that_of_the_version_and_the_card() -> None:
+    cards = {(0, 27): [512, 512, 512], (0, 28): [512, 1024, 512]}
+    found = {version: [largest_default_size(version, card) for card in ((9, 0), (10, 3), (12, 0))] for version in cards}
+    assert found == cards
 
 
 def test_defaults_on_an_h200() -> None:
