@@ -299,7 +299,7 @@ def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:
     return value, slope
 
 
-WITH_PRIOR = KernelPrior(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, slope_limit=1.0)
+WITH_PRIOR = KernelPrior(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, slope_limit=0.5)
 """Score and constraints, where a simulator prior predicts them."""
 WITHOUT_PRIOR = KernelPrior(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
 """Score and constraints, where only source studies predict."""
