@@ -1,4 +1,4 @@
-"""The installation of today beside what a study expects: the engine that is found, and what changed since the study.
+"""Find the engine that is installed today, and compare it with what a study expects.
 
 Everything here happens before a server starts. A flag that the installed engine no longer has ends the recheck.
 """
@@ -27,11 +27,12 @@ from tuner.use_cases.engines import chosen_engine
 from tuner.use_cases.recheck.expected import Expected, Setup
 
 _SHOWN_FLAGS = 6
+"""The flags that a line names; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """An engine that is installed, with what it says of itself, and the devices that it runs on."""
+    """An engine, which the caller closes, with its own description and the devices that it runs on."""
 
     engine: Engine
     info: EngineInfo
@@ -52,26 +53,23 @@ def find_installation(expected: Expected, program: str | None) -> Installation:
     """Return the engine of today; `program` is the vllm executable, None: the one that is found.
 
     Raises:
-        UserError: if it is not installed, or its secrets are not set.
+        UserError: if it is not installed, a secret is not set, or `program` is given and the study did not run vLLM.
     """
     if program is not None and (expected.engine != VLLM or expected.provenance is Provenance.SIMULATED):
-        rule = f"study {expected.study!r} ran {_ran(expected)}"
-        raise SettingError("vllm", program, rule, "leave it out")
+        title = kind_of(expected.engine).title
+        ran = f"a simulated {title}" if expected.provenance is Provenance.SIMULATED else title
+        raise SettingError("vllm", program, f"study {expected.study!r} ran {ran}", "leave it out")
     settings, devices = chosen_engine(_settings(expected, program))
     engine = EngineFactory(replace(settings, secrets=_secrets(expected)))(0)
     return Installation(engine, engine.info(), devices)
-
-
-def _ran(expected: Expected) -> str:
-    title = kind_of(expected.engine).title
-    return f"a simulated {title}" if expected.provenance is Provenance.SIMULATED else title
 
 
 def _settings(expected: Expected, program: str | None) -> StudySettings:
     """Return the settings that find the engine of a study."""
     gpus = expected.gpus if expected.gpus > 1 else None
     if expected.provenance is Provenance.SIMULATED:
-        card = next((key for key, each in known_hardware().items() if each.name in expected.device), None)
+        # the end, because a device may be `2 × NVIDIA H200`, and `NVIDIA H20` is another card
+        card = next((key for key, each in known_hardware().items() if expected.device.endswith(each.name)), None)
         return StudySettings(engine="simulated", gpu=card, workers=1, gpus_per_trial=gpus)
     command = shlex.join(expected.command) if expected.command else None
     return StudySettings(engine=expected.engine, vllm=program, server_command=command, workers=1, gpus_per_trial=gpus)
@@ -81,7 +79,7 @@ def _secrets(expected: Expected) -> Secrets:
     """Return the values of the variables that the servers refer to.
 
     Raises:
-        SettingError: for one that is not set.
+        UserError: for one that is not set.
     """
     texts = [text for each in expected.setups for text in (*each.flags, *each.environment.values())]
     values = {}
@@ -113,7 +111,9 @@ def refuse_lost_flags(expected: Expected, setups: Sequence[Setup], info: EngineI
 
 
 def retune(expected: Expected, version: str, loads: Sequence[str] = ()) -> str:
-    """Return the command that tunes again, with the study as its source study; `{name}` stands for an option.
+    """Return the command that tunes again, with the study as its source study.
+
+    `{name}` stands for an option, as in the texts of a `SettingError`.
 
     Args:
         expected: what the study expects.
@@ -122,13 +122,13 @@ def retune(expected: Expected, version: str, loads: Sequence[str] = ()) -> str:
     """
     named = [("study", f"{expected.study}-{version}"), ("learn_from", expected.study), *expected.again.settings]
     named += [("workload", each) for each in loads]
-    flags = ("--", *expected.again.flags) if expected.again.flags else ()
-    settings = " ".join(f"{{{name}}} {as_text(shlex.quote(value))}" for name, value in named)
-    return " ".join(["tuner optimize", settings, *([as_text(shlex.join(flags))] if flags else [])])
+    settings = [f"{{{name}}} {as_text(shlex.quote(value))}" for name, value in named]
+    flags = ["--", as_text(shlex.join(expected.again.flags))] if expected.again.flags else []
+    return " ".join(["tuner optimize", *settings, *flags])
 
 
 def changes(expected: Expected, today: Installation, model: str | None) -> list[str]:
-    """Return lines about what differs from the study; a line that nothing does where that is so."""
+    """Return a line for each difference from the study, or one line without any; `model` replaces the winner's."""
     return list(_changes(expected, today, model)) or [f"{today.title} on {today.device}, as in the study"]
 
 
@@ -147,7 +147,7 @@ def _changes(expected: Expected, today: Installation, model: str | None) -> Iter
 
 
 def _new_defaults(expected: Expected, today: Installation) -> Iterator[str]:
-    """Yield a line for each parameter whose default is another one in the installed version, as the space knows it."""
+    """Yield a line for each parameter whose default differs between the versions, as the search space declares it."""
     before, after = (
         _defaults(expected, version, today.devices.profile) for version in (expected.version, today.info.version)
     )
@@ -157,7 +157,7 @@ def _new_defaults(expected: Expected, today: Installation) -> Iterator[str]:
 
 
 def _defaults(expected: Expected, version: str, hardware: HardwareProfile) -> Mapping[str, Any]:
-    """Return the engine's defaults in a version by parameter; empty where the study's space is not known here."""
+    """Return an engine version's defaults by parameter; empty if the study's space cannot be loaded here."""
     with suppress(SpaceError, OSError, ValueError):
         if expected.space is not None:
             context = Context(hardware=hardware, engine_version=version, gpus=expected.gpus)
@@ -166,14 +166,16 @@ def _defaults(expected: Expected, version: str, hardware: HardwareProfile) -> Ma
 
 
 def flag_changes(before: EngineInfo, after: EngineInfo) -> list[str]:
-    """Return lines about the flags that one installation has and the other lacks; none if one's are unknown."""
+    """Return lines about the flags that are gone and those that are new; none if an engine's flags are unknown.
+
+    Short names and `--no-…` are other names of a flag, and are left out.
+    """
     if before.flags is None or after.flags is None:
         return []
-    found = (("gone", before.flags - after.flags), ("new", after.flags - before.flags))
-    return [f"flags {what}: {_listed(names)}" for what, names in found if names]
-
-
-def _listed(names: frozenset[str]) -> str:
-    long = sorted(name for name in names if name.startswith("--") and not name.startswith("--no-"))
-    shown = ", ".join(long[:_SHOWN_FLAGS])
-    return shown + (f" and {len(long) - _SHOWN_FLAGS} more" if len(long) > _SHOWN_FLAGS else "")
+    lines = []
+    for what, names in (("gone", before.flags - after.flags), ("new", after.flags - before.flags)):
+        long = sorted(name for name in names if name.startswith("--") and not name.startswith("--no-"))
+        more = f" and {len(long) - _SHOWN_FLAGS} more" if len(long) > _SHOWN_FLAGS else ""
+        if long:
+            lines.append(f"flags {what}: {', '.join(long[:_SHOWN_FLAGS])}{more}")
+    return lines

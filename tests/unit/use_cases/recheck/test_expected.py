@@ -100,6 +100,19 @@ def test_flags_of_two_installations() -> None:
     after = replace(before, flags=frozenset({"--new", "--no-new"}))
     assert today.flag_changes(before, after) == ["flags gone: --max-num-seqs", "flags new: --new"]
     assert today.flag_changes(before, replace(before, flags=None)) == []
+    assert today.flag_changes(before, replace(before, flags=frozenset({"--max-num-seqs", "-s", "--no-max"}))) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus"), [("NVIDIA H200", 1), ("2 × NVIDIA H200", 2), ("NVIDIA L40S", 1), ("NVIDIA A100-SXM4-80GB", 1)]
+)
+def test_a_simulated_study_is_rechecked_on_its_card(device: str, gpus: int) -> None:
+    """`NVIDIA H20`, `NVIDIA L4` and `NVIDIA A10` are other cards, whose names begin these names."""
+    winner = Setup("trial 7", "m", ())
+    expected = replace(EXPECTED, provenance=Provenance.SIMULATED, device=device, gpus=gpus, winner=winner)
+    found = today.find_installation(expected, None)
+    found.engine.close()
+    assert found.device == device
 
 
 def test_a_secret_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
