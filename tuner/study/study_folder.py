@@ -1,4 +1,7 @@
-"""The folder of a study: the lock that keeps a second process out, and outcomes that are not in the database yet."""
+"""One process runs a study: the lock that keeps a second one out, and the outcomes that outlive a killed one.
+
+The lock is the database's (`storage.locks`). An outcome is a file in the study's folder until the database has it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,14 @@ _MODE = 0o600  # an outcome contains the server's environment
 
 @dataclass(frozen=True)
 class KeptOutcome:
-    """The outcome of a trial, or of a finalist's measurement in a round; `study` tells studies of one name apart."""
+    """The outcome of a measurement.
+
+    Attributes:
+        study: when the study was created, which tells studies of one name apart.
+        number: the trial's number.
+        round: round of the finals, from 1; 0: the trial itself.
+        outcome: what was measured.
+    """
 
     study: str
     number: int
@@ -37,7 +47,7 @@ class KeptOutcomes:
     """Keeps each outcome in a file from its arrival until the database has it."""
 
     def __init__(self, folder: Path, study: str) -> None:
-        """Choose the folder; nothing is created, and files of another study than `study` with its name are ignored."""
+        """Choose the folder of a study; `study` is as in `KeptOutcome`. Nothing is written yet."""
         self._folder = folder
         self._study = study
 
@@ -54,7 +64,10 @@ class KeptOutcomes:
             self._path(number, round_).unlink(missing_ok=True)
 
     def read(self) -> Iterator[KeptOutcome]:
-        """Yield the kept outcomes of this study, and remove files that cannot be read or belong to another one."""
+        """Yield the kept outcomes of this study.
+
+        Each file is removed, after the caller has handled its outcome; so is one that is damaged, or of another study.
+        """
         for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
             kept = None
             with suppress(OSError, ValueError):
@@ -79,14 +92,24 @@ class StudyIsRunning(SettingError):
 
 
 def refuse_running(url: str, name: str) -> None:
-    """Refuse a study that another process runs; creates nothing."""
+    """Refuse a study that another process runs; creates nothing.
+
+    Args:
+        url: of the database.
+        name: of the study.
+
+    Raises:
+        StudyIsRunning: when another process runs the study.
+    """
     holder = locks.study_lock(url, name).holder()
     if holder is not None:
         raise StudyIsRunning(name, holder)
 
 
 def wait_until_free(url: str, name: str, seconds: float, stop: CancelToken) -> None:
-    """Wait until no other process runs the study, for so many seconds, or until `stop`; creates nothing.
+    """Wait until no other process runs the study, at most so many seconds, or until `stop`; creates nothing.
+
+    `url` and `name` are as for `refuse_running`.
 
     Raises:
         InfrastructureError: when another process still runs it at the end of the wait.
@@ -104,7 +127,7 @@ def wait_until_free(url: str, name: str, seconds: float, stop: CancelToken) -> N
 
 @contextmanager
 def study_lock(url: str, name: str) -> Iterator[locks.Lock]:
-    """Hold the study for this process; arguments as for `refuse_running`.
+    """Hold the lock of a study for this process; `url` and `name` are as for `refuse_running`.
 
     Raises:
         StudyIsRunning: when another process runs the study.

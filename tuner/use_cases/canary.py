@@ -1,7 +1,7 @@
 """The use case of `tuner server compare`: the same requests to two servers in alternation, until a verdict is known.
 
-Blocks are ABBA: the first pair of runs begins with A, the second with B, so that a slow change of the machine counts
-for neither.
+A pair of runs sends the same requests to both. A block is two pairs, ABBA: one begins with A, the other with B, so that
+a slow change of the machine counts for neither.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from tuner.workloads.spec import Suite
 from tuner.workloads.traffic import Traffic
 
 SIDES = ("A", "B")
+RUN_REQUESTS = 50
+"""Requests of a run, if the workload has more and no other number is given."""
+
 _SEED = 950_000
-_PAIR_SEED = 1000
+_SEED_STEP = 1000
+"""Between the seeds of two attempts at a pair, so that each has other requests."""
 
 _ATTEMPTS = 10
-"""Sends of a pair that this machine sends too late. A pair takes seconds, so that it may be sent often."""
+"""Attempts at a pair until this machine sends its requests in time. Each takes seconds only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +41,12 @@ class CanarySettings:
         workloads: traffic files.
         model: its name in requests; None: the first that each server lists.
         tokenizer: of the load generator; None: that of A's model.
-        requests: of each run; None: at most `RUN_REQUESTS`.
+        requests: of each run; None: those of the workload, at most `RUN_REQUESTS`.
         margin: the smallest change that matters, as a share.
         blocks: ABBA blocks at most.
-        limit_s: time limit of each run.
-        vllm: its Python reads the tokenizer.
-        output: in which each comparison makes a folder of its own for the recorded requests.
+        limit_s: time limit of each run, in seconds.
+        vllm: executable whose Python reads the tokenizer; None: the one that is found.
+        output: folder in which each comparison makes a folder of its own for the recorded requests.
     """
 
     urls: tuple[str, ...]
@@ -57,13 +61,9 @@ class CanarySettings:
     output: Path = Path("tuner_compare")
 
 
-RUN_REQUESTS = 50
-"""Requests of a run, if the workload has more and no other number is given."""
-
-
 @dataclass(frozen=True)
 class CanaryResult:
-    """Two servers that were compared."""
+    """Two servers that were compared; `settings.output` is the folder of this comparison."""
 
     settings: CanarySettings
     mirrored: Mirrored
@@ -71,7 +71,7 @@ class CanaryResult:
 
 
 def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> CanaryResult:
-    """Send blocks of runs until the verdict is known, at most `blocks`.
+    """Send pairs of runs until the verdict is known, at most `blocks` blocks; `say` receives a line after each pair.
 
     Raises:
         UserError: for a setting that cannot work, or a server that does not answer.
@@ -80,14 +80,14 @@ def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> Can
     if len(settings.urls) != len(SIDES) or settings.urls[0] == settings.urls[1]:
         raise SettingError("url", " ".join(settings.urls), "two servers are compared", "give {url} twice, A and B")
     with ExitStack() as stack:
-        first = stack.enter_context(LoadSender(_load(settings, 0, settings.tokenizer)))
-        second = stack.enter_context(LoadSender(_load(settings, 1, first.tokenizer)))
+        first = stack.enter_context(LoadSender(_load_settings(settings, 0, settings.tokenizer)))
+        second = stack.enter_context(LoadSender(_load_settings(settings, 1, first.tokenizer)))
         settings = replace(settings, output=new_folder(settings.output))
         senders, pairs = (first, second), list[Pair]()
-        traffic = _of_each(first.traffic, lambda each: _shortened(each, settings.requests))
+        load = _with_each(first.traffic, lambda each: _shortened(each, settings.requests))
         ends = looks(settings.blocks)
         for number in range(ends[-1]):
-            pairs.append(_pair(settings, senders, traffic if number == 0 else _of_each(traffic, _warm), number))
+            pairs.append(_pair(settings, senders, load if number == 0 else _with_each(load, _without_warmup), number))
             found = Mirrored(pairs, len(ends), settings.margin)
             say(f"pair {number + 1} of at most {ends[-1]}: {found.requests} requests")
             if number + 1 in ends and found.verdict.is_known:
@@ -95,8 +95,9 @@ def compare_servers(settings: CanarySettings, say: Callable[[str], None]) -> Can
     return CanaryResult(settings, found, found.verdict)
 
 
-def _load(settings: CanarySettings, side: int, tokenizer: str | None) -> LoadSettings:
-    own = f"{KEY_VARIABLES[0]}_{SIDES[side]}"
+def _load_settings(settings: CanarySettings, side: int, tokenizer: str | None) -> LoadSettings:
+    """Return the settings of one server's load; `side` is 0 for A and 1 for B."""
+    own_key = f"{KEY_VARIABLES[0]}_{SIDES[side]}"
     return LoadSettings(
         url=settings.urls[side],
         workloads=settings.workloads,
@@ -106,7 +107,7 @@ def _load(settings: CanarySettings, side: int, tokenizer: str | None) -> LoadSet
         limit_s=settings.limit_s,
         vllm=settings.vllm,
         output=settings.output,
-        keys=(own, *KEY_VARIABLES),
+        keys=(own_key, *KEY_VARIABLES),
     )
 
 
@@ -116,29 +117,27 @@ def _shortened(traffic: Traffic, requests: int | None) -> Traffic:
     return traffic.model_copy(update={"requests": kept, "duration_s": None})
 
 
-def _warm(traffic: Traffic) -> Traffic:
-    """Return traffic for servers that are warm: without a warm-up."""
+def _without_warmup(traffic: Traffic) -> Traffic:
+    """Return traffic for servers that are warm."""
     return traffic.model_copy(update={"warmup_requests": 0})
 
 
-def _of_each(load: Traffic | Suite, change: Callable[[Traffic], Traffic]) -> Traffic | Suite:
+def _with_each(load: Traffic | Suite, change: Callable[[Traffic], Traffic]) -> Traffic | Suite:
     """Return a load with each of its traffics changed."""
     if isinstance(load, Suite):
         return load.model_copy(update={"loads": {name: change(each) for name, each in load.loads.items()}})
     return change(load)
 
 
-def _pair(
-    settings: CanarySettings, senders: tuple[LoadSender, LoadSender], traffic: Traffic | Suite, number: int
-) -> Pair:
+def _pair(settings: CanarySettings, senders: tuple[LoadSender, LoadSender], load: Traffic | Suite, number: int) -> Pair:
     """Send one pair of runs; a pair that this machine sent late is sent again, with other requests."""
     reason: str | None = None
     for attempt in range(_ATTEMPTS):
-        seed = _SEED + _PAIR_SEED * (number * _ATTEMPTS + attempt)
+        seed = _SEED + _SEED_STEP * (number * _ATTEMPTS + attempt)
         results: dict[int, LoadResult] = {}
         for side in (0, 1) if number % 2 == 0 else (1, 0):
             folder = settings.output / f"{number}-{SIDES[side]}"
-            results[side] = senders[side].send(seed, folder, traffic)
+            results[side] = senders[side].send(seed, folder, load)
         reason = next((each.invalid for each in results.values() if each.invalid is not None), None)
         if reason is None:
             return Pair(results[0].records, results[1].records)
