@@ -68,8 +68,9 @@ def failed(like: TrialRecord, number: int) -> TrialRecord:
 
 @pytest.fixture
 def private(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of the user."""
-    for name, value in {"HF_TOKEN": TOKEN, "MY_SECRET": OWN, "MLFLOW_TRACKING_URI": uri()}.items():
+    """The environment of the user; a variable may have several URLs with passwords."""
+    urls = f"{uri()} http://ann:another-one@mlflow"
+    for name, value in {"HF_TOKEN": TOKEN, "MY_SECRET": OWN, "MLFLOW_TRACKING_URI": urls}.items():
         monkeypatch.setenv(name, value)
 
 

@@ -1,9 +1,9 @@
-"""Bundles: the archive of a study for an issue with the list of its contents, and the check of a stranger's one.
+"""Bundles: a ZIP archive of a study to attach to an issue, and the check of one that somebody else wrote.
 
-The user strikes what is not passed on; no text is rewritten, but secrets never go in. A ZIP file opens by a double
+The user leaves out what is not passed on; secrets are masked, and no other text changes. A ZIP file opens by a double
 click on every system, lists its files without being unpacked, and is a type that issue trackers accept. Its times are
-fixed, so the same study gives the same bytes. Of a bundle that is checked nothing is unpacked, sizes and names are
-limited, and no control character is printed.
+fixed, so the same study gives the same bytes. The check unpacks nothing, limits sizes and names, and prints no control
+character.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from dashboards.frames import to_csv, trials_frame
 from dashboards.report.page import render
 from records.measured import exported_of
-from records.trials import StudyRecord, TrialRecord
+from records.trials import TrialRecord
 from storage import open_store
 from tuner.errors import SettingError, UserError, reason_of
 from tuner.export.from_study import serve_script_of
@@ -45,10 +45,10 @@ from tuner.use_cases.report.reported import ReportedStudy
 
 SUFFIX = ".zip"
 FIRST = "README.txt"
-"""The first member, which is not compressed."""
+"""The first member, which is not compressed: `tuner.owner` reads the first bytes of the archive."""
 
 OF_STUDY = "{kind} figures of the study {name}, written by `tuner study report`."
-"""The line by which `tuner.owner` finds the study."""
+"""The first line of `README.txt`, by which `tuner.owner` finds the study."""
 
 CONTENTS = {
     "report.html": "the result, the search and the load; the server's command, the host, and where numbers come from",
@@ -58,13 +58,13 @@ CONTENTS = {
     "best_serve.sh": "the server's command and variables, without the contents of your files",
     "failures.txt": "why trials failed, with lines of logs: paths, hosts, whatever a server printed",
 }
-"""What is in each file."""
+"""What is in each file; `README.txt` lists it."""
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a ZIP archive can hold."""
 
 _LEAST_SECRET = 8
-"""Shorter values of secret variables of this machine are not searched for: they occur by chance."""
+"""Least length of a secret variable's value that is masked wherever it occurs; shorter ones occur by chance."""
 
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{12,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
@@ -84,7 +84,7 @@ _PLAIN = re.compile(r"[\d.,]{1,7}|\$\{\w+\}|\*+|none|null|true|false", re.IGNORE
 
 @dataclass(frozen=True)
 class Bundle:
-    """A written bundle: its path, and a line for each file with what is in it."""
+    """A written bundle: its path, and the manifest, a line for each file with what is in it."""
 
     path: Path
     manifest: tuple[str, ...]
@@ -100,7 +100,7 @@ def write_bundle(
     """Write the bundle of a study.
 
     Args:
-        studies: the name of the study; empty: the latest of the database.
+        studies: the name of one study; empty: the latest of the database.
         output: the archive; None: `NAME-bundle.zip` in the current folder.
         environment: the variables of this process, whose secrets may not be in the archive.
         storage: file or SQLAlchemy URL of the database; None: the default one.
@@ -119,9 +119,9 @@ def write_bundle(
         study = named_study(store, url, next(iter(studies), None))
     files = _files(_without_secrets(study, environment), leave_out)
     manifest = tuple(f"{name:<15}  {CONTENTS[name]}" for name in files)
-    kind = "Simulated" if study.simulated else "Measured"
-    left = f"\nLeft out: {', '.join(leave_out)}.\n" if leave_out else ""
-    readme = "\n".join([OF_STUDY.format(kind=kind, name=study.record.name), "", *manifest, left])
+    first_line = OF_STUDY.format(kind="Simulated" if study.simulated else "Measured", name=study.record.name)
+    left_out = f"\nLeft out: {', '.join(leave_out)}.\n" if leave_out else ""
+    readme = "\n".join([first_line, "", *manifest, left_out])
     path = Path(f"{study.record.name}-bundle{SUFFIX}") if output is None else output
     refuse_other_file(path, study.record.name)
     try:
@@ -140,15 +140,16 @@ def _files(study: ReportedStudy, leave_out: Sequence[str]) -> dict[str, str]:
         if name not in known:
             rule = "the bundle has no file, column of trials.csv or key of a JSON file of this name"
             raise SettingError("leave_out", name, rule, f"files: {', '.join(CONTENTS)}")
-    found = {
+    texts = {
         "trials.csv": to_csv(frame.drop(columns=[name for name in frame.columns if name in leave_out])),
         "conclusion.json": _json(conclusion, leave_out),
         "hardware.json": _json(hardware, leave_out),
         "best_serve.sh": _script(study),
         "failures.txt": _failures(study.trials),
     }
-    report = {} if "report.html" in leave_out else {"report.html": render(page_of(study))}
-    return report | {name: text for name, text in found.items() if text is not None and name not in leave_out}
+    if "report.html" not in leave_out:  # it takes the longest
+        texts = {"report.html": render(page_of(study)), **texts}
+    return {name: text for name, text in texts.items() if text is not None and name not in leave_out}
 
 
 def archive(files: Mapping[str, str]) -> bytes:
@@ -201,8 +202,7 @@ def _failures(trials: Sequence[TrialRecord]) -> str | None:
 
 def _script(study: ReportedStudy) -> str | None:
     """Return the script of the winner without the contents of the user's files; None if the study has none."""
-    record: StudyRecord = study.record
-    number = exported_of(record.conclusion)
+    number, record = exported_of(study.record.conclusion), study.record
     if number is None:
         return None
     try:
@@ -216,6 +216,7 @@ def _script(study: ReportedStudy) -> str | None:
 
 
 def _json(value: Mapping[str, Any] | None, leave_out: Collection[str]) -> str:
+    """Return a JSON object as a file's text, without the keys to leave out."""
     kept = None if value is None else {key: each for key, each in value.items() if key not in leave_out}
     return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
 
@@ -223,8 +224,8 @@ def _json(value: Mapping[str, Any] | None, leave_out: Collection[str]) -> str:
 def _without_secrets(study: ReportedStudy, environment: Mapping[str, str]) -> ReportedStudy:
     """Return a study without secrets in its texts.
 
-    A secret is known by its value (variables of this environment that are named as secrets, and those that the study
-    refers to; passwords in URLs), by its form (`hf_…`), or by the name before it (`API_KEY=…`).
+    A secret is known by its value, its form (`hf_…`), or the name before it (`API_KEY=…`). Values are passwords in
+    URLs, and variables of this environment whose names say so or to which the study refers.
     """
     record = study.record
     needed = referenced(_strings(record.premise.get("server", {})))
@@ -234,7 +235,7 @@ def _without_secrets(study: ReportedStudy, environment: Mapping[str, str]) -> Re
         if name in needed or (is_secret_variable(name) and len(value) >= _LEAST_SECRET)
     }
     for name, text in {**environment, "STORAGE": study.url or ""}.items():
-        values.update({f"{name}_PASSWORD": password for password in url_passwords(text)})
+        values |= {f"{name}_PASSWORD{place or ''}": each for place, each in enumerate(url_passwords(text))}
     secrets = Secrets(values)
     goals = {name: record.premise[name] for name in ("objectives", "slos")}  # they name metrics such as `…_token`
     premise = {**cleaned(record.premise, secrets), **goals}
@@ -287,16 +288,22 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 _NEEDED = ("trials.csv", "conclusion.json", "hardware.json")
-_MOST_BYTES = 64 * 2**20
 _COLUMNS = ("number", "round", "kind", "score")
+"""Files of a bundle and columns of `trials.csv` that the gallery reads."""
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How `archive` compresses; a damaged member of another method fails in ways of its own."""
+
+_MOST_BYTES = 64 * 2**20
+"""Limit of a bundle's size once it is unpacked."""
 
 
 def check_bundle(path: Path) -> list[str]:
-    """Return what a bundle says, as lines: card, engine, model, measurements, and the study's conclusion.
+    """Return lines about a bundle: card, engine, model, measurements, and the study's conclusion.
 
     Raises:
         SettingError: if the file cannot be read.
-        UserError: if it is no bundle, lacks a file, is too large, is simulated, or has not ended.
+        UserError: if it is no bundle or too large, lacks a file or column, or its study is simulated or has not ended.
     """
     try:
         with zipfile.ZipFile(path) as packed:
@@ -312,15 +319,16 @@ def check_bundle(path: Path) -> list[str]:
 
 
 def _read(path: Path, packed: zipfile.ZipFile) -> dict[str, str]:
-    """Return the needed files of an archive, by name."""
-    names = packed.namelist()
-    strange = [name for name in names if name not in CONTENTS and name != FIRST]
+    """Return the files that the gallery needs, by name."""
+    names, members = packed.namelist(), packed.infolist()
+    known = {FIRST, *CONTENTS}
+    strange = [each.filename for each in members if each.filename not in known or each.compress_type not in _METHODS]
     if strange:
         raise UserError(f"{path}: {strange[0]!r} is no file of a bundle; write it again")
     missing = [name for name in _NEEDED if name not in names]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} left out, and the gallery needs it; write it again with it")
-    if sum(each.file_size for each in packed.infolist()) > _MOST_BYTES:
+    if sum(each.file_size for each in members) > _MOST_BYTES:
         raise UserError(f"{path}: more than {_MOST_BYTES >> 20} MiB; write it again with fewer files")
     return {name: packed.read(name).decode("utf-8") for name in _NEEDED}
 
@@ -344,8 +352,8 @@ def _lines(
     if not conclusion.get("reason"):
         raise UserError(f"{path}: the study has not ended; continue it with its own command, then write it again")
     rounds = sum(row["kind"] == "confirm" for row in rows)
-    found = (hardware.get(name) for name in ("card", "engine", "model"))
-    card, engine, model = (each if isinstance(each, dict) else {} for each in found)
+    given = (hardware.get(name) for name in ("card", "engine", "model"))
+    card, engine, model = (each if isinstance(each, dict) else {} for each in given)
     yield f"card          {', '.join(f'{count} × {name}' for name, count in card.items()) or 'not recorded'}"
     yield f"engine        {engine.get('name')} {engine.get('version')}"
     yield f"model         {model.get('name')}"

@@ -83,6 +83,19 @@ def test_a_damaged_file_is_refused(bundle: Path, tmp_path: Path) -> None:
     assert "no bundle of `tuner study report`" in printed.err
 
 
+def test_a_file_that_is_compressed_in_another_way_is_refused(bundle: Path, tmp_path: Path) -> None:
+    """The options of LZMA begin 4 bytes after a local header of 30 bytes and the name; none begin with 0xFF."""
+    with zipfile.ZipFile(bundle, "w", zipfile.ZIP_LZMA) as packed:
+        for name, text in GOOD.items():
+            packed.writestr(name, text)
+    content = bytearray(bundle.read_bytes())
+    content[30 + len("trials.csv") + 4] = 0xFF
+    bundle.write_bytes(content)
+    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
+    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
+    assert "'trials.csv' is no file of a bundle" in printed.err
+
+
 def test_the_check_takes_no_other_words(tmp_path: Path) -> None:
     for words in (["a-study"], ["--bundle"], ["--output", "x.html"], ["--storage", "a.db"]):
         printed = run_here(tmp_path, "study", "report", "--check", "b.zip", *words)
