@@ -1,4 +1,8 @@
-"""The commands that run benchmarks, measured or simulated."""
+"""The commands that measure or predict: `capacity`, `optimize`, `quality`, `size`, `simulate` and `recheck`.
+
+A command takes the settings that `takes_settings` names, and its own options. A keyword of `takes_settings` changes the
+help or default of one setting.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,18 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import (
-    SERVER,
-    AsJson,
-    Margin,
-    Storage,
-    numbers,
-    of,
-    takes_settings,
-)
+from tuner.cli.options import SERVER, AsJson, Margin, Storage, numbers, of, takes_settings
 from tuner.cli.output import pages
 from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, settings_of
 from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 
-CAPACITY_SETTINGS = (
-    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
-    *("sglang", "trtllm_serve", "server_command", "gpu", "vllm_version", "env", "secret", "repeats"),
-    *("startup_timeout", "output"),
-)
-
 
 @takes_settings(
     StudySettings,
-    *CAPACITY_SETTINGS,
+    *("preset", "workload", "rate", "temperature", "slo", "model", "tokenizer", "engine", "vllm", "llama_server"),
+    *("sglang", "trtllm_serve", "server_command", "gpu", "vllm_version", "env", "secret", "repeats"),
+    *("startup_timeout", "output"),
     preset={"panel": WORKLOAD, "help": "Preset with traffic, model and SLOs.", "default": "chat"},
     workload={"kind": str | None, "help": "Traffic, a YAML file."},
     rate={"help": "First request rate that is tried, in requests per second."},
@@ -51,9 +43,6 @@ def capacity(settings: StudySettings, as_json: AsJson = False) -> None:
     """
     settings = replace(settings, study="capacity", objective=("capacity",))
     raise typer.Exit(pages.benchmarks.run_capacity(settings, as_json=as_json))
-
-
-Text = str | None
 
 
 @takes_settings(StudySettings)
@@ -115,7 +104,8 @@ def quality(
     pages.benchmarks.run_quality(settings, reference, slo, trial, as_json=as_json)
 
 
-_CARDS, _PRICES = (settings_of(FleetSettings)[name][1] for name in ("card", "card_price"))
+_, _CARDS = settings_of(FleetSettings)["card"]
+_, _PRICES = settings_of(FleetSettings)["card_price"]
 
 
 @takes_settings(
@@ -150,12 +140,10 @@ def size(
     raise typer.Exit(pages.size.run_size(settings, as_json=as_json))
 
 
-SIMULATE_SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
-
-
 @takes_settings(
     AskedSettings,
-    *(*SIMULATE_SETTINGS, *settings_of(WorkloadSettings), "seed"),
+    *("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments"),
+    *(*settings_of(WorkloadSettings), "seed"),
     preset={"panel": MODEL, "help": "Preset with model, card and workload."},
     model={"value": "NAME|DIR", "help": "Model: a known name, or a folder with its config.json."},
     workload={"kind": str | None, "help": "Traffic, a YAML file."},
@@ -200,7 +188,7 @@ def recheck(
         option(SERVER, "FILE", "The vllm executable of today; several are compared.", shown="that of this machine"),
     ] = None,
     model: Annotated[
-        Text, option(MODEL, "DIR|NAME", "Model to serve, such as new weights.", shown="the study's")
+        str | None, option(MODEL, "DIR|NAME", "Model to serve, such as new weights.", shown="the study's")
     ] = None,
     margin: Margin = 3.0,
     rounds: Annotated[
