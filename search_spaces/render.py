@@ -1,4 +1,4 @@
-"""Between configurations and command lines: flags of a configuration, and the parameters that given flags set."""
+"""Render a configuration to flags and variables, and read from given flags the parameters and GPUs that they set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from search_spaces.argv import is_list, last_place, long_name, object_of, one_spelling, put, value_after, value_at
+from search_spaces.argv import (
+    SUFFIX_FACTORS,
+    is_list,
+    last_place,
+    long_name,
+    object_of,
+    one_spelling,
+    put,
+    value_after,
+    value_at,
+)
 from search_spaces.expressions import UNKNOWN, Context
 from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices, round_to_six_digits
 from search_spaces.schema import ChoiceSpec, ParameterSpec
@@ -16,6 +26,7 @@ from search_spaces.schema import ChoiceSpec, ParameterSpec
 _STRIDE = 8
 _MIN_DISTANCE = 4
 _LARGEST = 512
+"""Distance of the sizes that vLLM captures, least distance to the full batch, and vLLM's largest size on most cards."""
 
 
 def reachable_sizes(sequences: int, tokens_per_sequence: int = 1, largest: int = _LARGEST) -> tuple[int, ...]:
@@ -65,14 +76,14 @@ class Rendered:
     engine: str | None = None
 
 
-def text_of(value: ParameterValue) -> str:
+def _word(value: ParameterValue) -> str:
     """Return a value as a word of a command line: 1 or 0 for a boolean, six digits for a float."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return format(value, ".6g") if isinstance(value, float) else str(value)
 
 
-def json_value(value: ParameterValue) -> ParameterValue:
+def _json_value(value: ParameterValue) -> ParameterValue:
     """Return a value for a JSON object: a float with six digits, anything else as it is."""
     return round_to_six_digits(value) if isinstance(value, float) else value
 
@@ -96,9 +107,9 @@ class _Builder:
             return
         spec = parameter.spec
         if spec.json_target is not None:
-            put(self.objects.setdefault(spec.json_target.flag, {}), spec.json_target.key, json_value(value))
+            put(self.objects.setdefault(spec.json_target.flag, {}), spec.json_target.key, _json_value(value))
         elif spec.env is not None:
-            self.environment[spec.env] = text_of(value)
+            self.environment[spec.env] = _word(value)
         elif spec.flag is not None:
             self._add_flag(spec.flag, spec.no_flag, value)
 
@@ -108,7 +119,7 @@ class _Builder:
         elif value is False:
             self.argv.extend([] if no_flag is None else [no_flag])
         else:
-            self.argv.extend([flag, text_of(value)])
+            self.argv.extend([flag, _word(value)])
 
     def _add_choice(self, parameter: Parameter, choice: ChoiceSpec) -> None:
         self.argv.extend(choice.args or ())
@@ -118,12 +129,13 @@ class _Builder:
             content = self.objects.setdefault(target.flag, {})
             for key, value in choice.json_object.items():
                 drafts = choice.draft_model and value == "{draft_model}"
-                put(content, key, self.context.draft_model if drafts else json_value(value))
+                put(content, key, self.context.draft_model if drafts else _json_value(value))
         if choice.checkpoint is not None:
             self.model = self.context.checkpoints[choice.checkpoint]
         self.needs_capture_sizes |= choice.compute == "capture_sizes"
 
     def _capture_sizes(self) -> tuple[int, ...]:
+        """Return the sizes for the largest batch that the load, `max_num_seqs` and the token budget allow."""
         speculation = self.objects.get(_SPECULATION_FLAG)
         drafts: ParameterValue = 0
         if speculation is not None:
@@ -131,7 +143,7 @@ class _Builder:
         limits = (self.context.concurrency, self.names.effective("max_num_seqs"))
         sequences = min((n for n in limits if isinstance(n, int)), default=1)
         budget = self.names.effective("max_num_batched_tokens")
-        largest = min(512, budget) if isinstance(budget, int) else 512
+        largest = min(_LARGEST, budget) if isinstance(budget, int) else _LARGEST
         return reachable_sizes(sequences, 1 + (drafts if isinstance(drafts, int) else _SUFFIX_DEPTH), largest)
 
     def finish(self) -> Rendered:
@@ -191,42 +203,41 @@ def written(spec: ParameterSpec) -> Iterator[Written | tuple[str, ...]]:
             yield Written(CAPTURE_SIZES_FLAG)
 
 
-TENSOR, PIPELINE, DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"
-SIZES = (TENSOR, PIPELINE, DATA, "--prefill-context-parallel-size")
+_TENSOR, _DATA = "--tensor-parallel-size", "--data-parallel-size"
+_SIZES = (_TENSOR, "--pipeline-parallel-size", _DATA, "--prefill-context-parallel-size")
 """The flags whose product is the number of GPUs."""
-
 
 _MOST_GPUS = 1_000_000
 """Files of programs hold the number of GPUs, and some of these programs read no larger ones."""
 
 
 def gpus_of(argv: Sequence[str]) -> int:
-    """Return the GPUs that arguments need, for each instance: the product of the sizes of parallelism, 1 without these.
+    """Return the GPUs that one instance of a server needs: the product of its sizes of parallelism, 1 without these.
 
     The last value of a flag counts, as in the engines. A value that is no number from 1 to `_MOST_GPUS` counts as 1;
     the engines refuse it.
     """
     words = one_spelling(argv)
-    return math.prod(_size(words, flag) for flag in SIZES)
+    return math.prod(_size(words, flag) for flag in _SIZES)
 
 
-def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
-    """Return over how many nodes a server spreads: the fewest with `each` GPUs that hold an equal part.
+def nodes_of(argv: Sequence[str], gpus_per_node: int, nodes: int) -> int:
+    """Return over how many of `nodes` nodes a server spreads: the fewest that can each hold an equal part of its GPUs.
 
-    If no number of nodes fits, it is `nodes`.
+    If no number fits, it is `nodes`.
     """
     needed = gpus_of(argv)
-    return next((n for n in range(1, nodes + 1) if needed % n == 0 and needed // n <= each), nodes)
+    return next((n for n in range(1, nodes + 1) if needed % n == 0 and needed // n <= gpus_per_node), nodes)
 
 
 def tensor_parallel_size(argv: Sequence[str]) -> int:
     """Return the GPUs that share each layer; 1 without the flag."""
-    return _size(one_spelling(argv), TENSOR)
+    return _size(one_spelling(argv), _TENSOR)
 
 
 def data_parallel_size(argv: Sequence[str]) -> int:
     """Return the copies of the model; 1 without the flag."""
-    return _size(one_spelling(argv), DATA)
+    return _size(one_spelling(argv), _DATA)
 
 
 INSTANCES = "--instances"
@@ -239,7 +250,7 @@ def instances_of(argv: Sequence[str]) -> int:
 
 
 def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of each of the instances."""
+    """Return the arguments without `--instances`: those of each instance."""
     words = [word for word in argv if not word.startswith(f"{INSTANCES}=")]
     while INSTANCES in words:
         place = words.index(INSTANCES)
@@ -250,7 +261,7 @@ def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
 def wrong_size(argv: Sequence[str]) -> str | None:
     """Return a size of parallelism that is no whole number above 0, such as `--tensor-parallel-size x`; else None."""
     words = one_spelling(argv)
-    for flag in SIZES:
+    for flag in _SIZES:
         text = (value_after(flag, words) or "") if flag in words else "1"
         if not text.isdecimal() or not int(text):
             return f"{flag} {text}".rstrip()
@@ -258,21 +269,20 @@ def wrong_size(argv: Sequence[str]) -> str | None:
 
 
 def _size(words: Sequence[str], flag: str) -> int:
+    """Return the last number of a flag; 1 without one from 1 to `_MOST_GPUS`."""
     text = (value_after(flag, words) if flag in words else None) or ""
     return int(text) if text.isdecimal() and 0 < int(text) <= _MOST_GPUS else 1
 
 
-_CAPTURE_FLAGS = ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size")
+_CAPTURE_FLAGS = (CAPTURE_SIZES_FLAG, "--max-cudagraph-capture-size")
 """vLLM's flags that say which sizes are captured; with one of them, no other sizes can be chosen."""
 
 _TWINS = {
     "--attention-backend": ("--attention-config", "backend"),
-    "--cudagraph-capture-sizes": ("--compilation-config", "cudagraph_capture_sizes"),
+    CAPTURE_SIZES_FLAG: ("--compilation-config", "cudagraph_capture_sizes"),
     "--max-cudagraph-capture-size": ("--compilation-config", "max_cudagraph_capture_size"),
 }
-"""vLLM's flags that are keys of a JSON object, too. vLLM refuses both together."""
-
-_SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+"""vLLM's flags that are keys of a JSON object, too: the object's flag and the key. vLLM refuses both together."""
 
 
 def fixed_values(parameters: Mapping[str, ParameterSpec], argv: Sequence[str]) -> dict[str, object]:
@@ -292,6 +302,7 @@ def _value_in(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
     explicit = {**_by_choices(spec, words), **_by_flags(spec, words)}
     found = {**_negations(spec, words), **explicit}
     last = max(found, default=None)
+    # A `--no-FLAG` of a choice only unsets it, so that a JSON object may still set the parameter.
     if last is not None and (last in explicit or found[last] is not None):
         return (found[last],)
     for flag in (spec.flag, *(_CAPTURE_FLAGS if _has_computed_sizes(spec) else ())):
@@ -348,6 +359,7 @@ def _in_twin(flag: str, words: Sequence[str]) -> object:
 
 
 def _parse(spec: ParameterSpec, text: str | None) -> object:
+    """Return the value of a flag's word: true without a word, `UNKNOWN` for a number that cannot be read."""
     if text is None:
         return True
     for choice in full_choices(spec):
@@ -355,9 +367,9 @@ def _parse(spec: ParameterSpec, text: str | None) -> object:
             return choice.value
     values = [choice.value for choice in full_choices(spec) if choice.value is not None]
     numbers = spec.type in ("int", "float") or (values and all(isinstance(value, int | float) for value in values))
-    number, factor = (text[:-1], _SUFFIXES[text[-1]]) if text[-1:] in _SUFFIXES else (text, 1)
+    factor = SUFFIX_FACTORS.get(text[-1:])
     try:
-        value = float(number) * factor
+        value = float(text) if factor is None else float(text[:-1]) * factor
     except ValueError:
         return UNKNOWN if numbers else text
     if not math.isfinite(value):

@@ -205,6 +205,8 @@ VLLM = [
     (["-tp", "2"], {"tensor_parallel_size": 2}),
     (["--max_num_seqs", "64"], {"max_num_seqs": 64}),
     (["--max-num-seqs", "64", "--max-num-seqs", "32"], {"max_num_seqs": 32}),
+    (["--max-num-batched-tokens", "16k"], {"max_num_batched_tokens": 16_000}),
+    (["--max-num-batched-tokens", "1G"], {"max_num_batched_tokens": 2**30}),
     (["--device-memory-utilization=0.8"], {"gpu_memory_utilization": 0.8}),
     (["-q", "fp8"], {"quantization": "fp8"}),
     (["--no_enable_prefix_caching"], {"prefix_caching": False}),
