@@ -33,7 +33,7 @@ class Configuration:
         baseline: True for the defaults.
         state: the trial's own state, see `TrialRecord.state`.
         score: the trial's own score.
-        failure: which kinds of failure occurred, and in how many of the measurements; None without failure.
+        failure: the kinds of failure, for a finalist `1 of 4 failed: engine_crash`, or `cut short`; None without one.
         shares: row to share of offered requests within their SLO, in [0, 1]. It is the mean over the successful rounds
             of a finalist, else over the trial itself; None where a measurement lacks it.
     """
@@ -116,6 +116,7 @@ def finished_configurations(study: StudyRecord, records: Sequence[TrialRecord]) 
 
 
 def _configuration(records: Sequence[TrialRecord], rows: Mapping[str, str]) -> Configuration:
+    """Return a column from the measurements of one trial by round, and the metric of each row."""
     trial = records[0]
     return Configuration(
         number=trial.number,
@@ -133,7 +134,7 @@ def _config_text(config: Mapping[str, Any]) -> str:
 
 
 def _failure(records: Sequence[TrialRecord]) -> str | None:
-    """Return the kind of failure, for a finalist `1 of 4 failed: engine_crash`, or that a trial was cut; else None."""
+    """Return `Configuration.failure`."""
     failed = [record.outcome for record in records if record.outcome is not None and not record.outcome.succeeded]
     if not failed:
         return None
@@ -144,6 +145,7 @@ def _failure(records: Sequence[TrialRecord]) -> str | None:
 
 
 def _mean_share(records: Sequence[TrialRecord], metric: str) -> float | None:
+    """Return the mean of a metric as in `Configuration.shares`."""
     # A finalist was selected for its search measurement, which is therefore biased upwards; only rounds count.
     rounds = [record for record in records if record.round]
     outcomes = [record.outcome for record in rounds or records]
@@ -163,14 +165,14 @@ def best_by_row(configurations: Sequence[Configuration]) -> dict[str, list[int]]
     return best
 
 
-def told_apart(configurations: Sequence[Configuration], best: Mapping[str, list[int]]) -> dict[str, list[int]]:
+def marked_by_row(configurations: Sequence[Configuration], best: Mapping[str, list[int]]) -> dict[str, list[int]]:
     """Return the trials to mark in each row: those of `best`, and none where all configurations are equal."""
     counts = {row: sum(each.shares[row] is not None for each in configurations) for row in best}
     return {row: [] if counts[row] == len(numbers) > 1 else numbers for row, numbers in best.items()}
 
 
 def all_met(configurations: Sequence[Configuration]) -> str | None:
-    """Return that all requests of all measured configurations were within their SLO; None if one was not."""
+    """Return a sentence if all requests of all measured configurations were within their SLO; else None."""
     shares = [share for each in configurations for share in each.shares.values() if share is not None]
     if not shares or min(shares) < 1:
         return None

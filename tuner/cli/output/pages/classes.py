@@ -135,7 +135,7 @@ def _print(stored: StoredStudy, found: list[matrix.Configuration], best: dict[st
     room = (width_of() - max(map(len, best))) // CELL
     shown = matrix.select_columns(found, max(LEAST, min(COLUMNS, room)))
     title = f"{stored.title}: share of offered requests within their SLO"
-    show(title, _matrix(shown, matrix.told_apart(found, best)))
+    show(title, _matrix(shown, matrix.marked_by_row(found, best)))
     print("* the highest of its row; a difference may be noise")
     if matrix.measured_at_capacity(stored.record):
         trials = command("study", "trials", stored.record.name)
