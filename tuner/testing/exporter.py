@@ -1,4 +1,7 @@
-"""The contract of every deployment format; a test class defines how the format's own program reads a file."""
+"""The contract of every deployment format: the format's own program reads from a file what was written.
+
+A test class defines how that program reads a file.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,12 @@ from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File
-from tuner.export.formats.registry import formats, write_deployment
+from tuner.export.formats.registry import Format, formats, write_deployment
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import Verification
 from tuner.scoring.goals import parse_slo
-
-BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
 
 NASTY = (
     "two words", "it's", 'say "hi"', "line\nbreak", "$(touch pwned)", "`touch pwned`", "; touch pwned #", "${HOME}",
@@ -33,15 +34,19 @@ NASTY = (
 )  # fmt: skip
 """Words that a shell reads as something else."""
 
+NGRAM_JSON = '{"method":"ngram","num_speculative_tokens":4}'
+QUOTED_JSON = '{"a": "it\'s $HOME %h \\"q\\""}'
+
 ODD = (
     *NASTY,
     *("1e3", "0o17", "0x1F", "007", "1_000", "12:30:00", "y", "No", "null", "~", "true", "1.10", ".5", "=", "---"),
     *("%h", "%%", "%", "$", "$$", "$$$", "${X}", "$(X)", "$${X}", "$$(X)", "$X", "$(", "${", "#", "a #b", "a: b", "&a"),
     *("!tag", "|", ">", "@", "{", "[1]", "\\x41", "\\", "a\\", "\t", "\x85", "\u2029", "😀", "{{ .Name }}", ";", "*a"),
-    '{"method":"ngram","num_speculative_tokens":4}',
-    '{"a": "it\'s $HOME %h \\"q\\""}',
+    NGRAM_JSON, QUOTED_JSON,
     "two\nlines\n",
 )  # fmt: skip
+"""Words that a shell, YAML, systemd, Compose, Kubernetes or Helm reads as something else."""
+
 TEXTS = st.one_of(
     st.sampled_from(ODD),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
@@ -49,7 +54,7 @@ TEXTS = st.one_of(
     st.floats(allow_nan=False).map(str),
 )
 VALUES = TEXTS.filter(lambda text: not text.startswith("/"))
-"""Values of variables; containers leave out paths, which are those of the machine that measured."""
+"""Values of variables. None begins with `/`: formats of containers leave out paths of the machine that measured."""
 
 FLAGS = ("--max-num-seqs", "--chat-template", "--speculative-config", "--enforce-eager", "--no-async-scheduling", "-tp")
 VARIABLES = ("VLLM_X", "OMP_NUM_THREADS", "LD_PRELOAD_LIST", "A_1")
@@ -61,17 +66,17 @@ EXAMPLES = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
 )
 
-
+_BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
 SENT = Verification(
-    bench_argv=("bench", "serve", "--base-url", BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
+    bench_argv=("bench", "serve", "--base-url", _BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
     reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
 )
-SENT_FIELDS = {each.name for each in fields(Verification)}
+"""What `--verify` of the script below sends, and what it compares."""
 
 
 def a_script(**changes: object) -> ServeScript:
     """Return a script; the changes are fields of it or of its verification."""
-    sent = {name: changes.pop(name) for name in SENT_FIELDS & changes.keys()}
+    sent = {each.name: changes.pop(each.name) for each in fields(Verification) if each.name in changes}
     script = ServeScript(
         study="demo",
         trial=12,
@@ -101,22 +106,26 @@ class Started:
 
 
 def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
-    """Return a deployment; the changes are fields of it."""
+    """Return the deployment of a script; the changes are as for `a_script`, and `startup_s` is its start-up in s."""
     return Deployment(**vars(a_script(**changes)), startup_s=startup_s)
 
 
 def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:
+    """Return a deployment of `number` servers with the flags `words`, started by `tuner-vllm-instances`."""
     return deployment(
         argv=(*words, "--instances", str(number)), program=INSTANCES, gpus=gpus, device=device, executable=None
     )
 
 
 SUFFIX = ("--speculative-config", '{"method":"suffix","num_speculative_tokens":12}')
-"""Flags for which vLLM needs a package that its image lacks."""
+"""Flags of suffix decoding, for which vLLM needs a package that its image lacks."""
 
 
 def words_of(arguments: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """Return the arguments as words; a value that looks like a flag is written `--flag=value`, as argparse needs it."""
+    """Return the arguments as words; values by flag.
+
+    A single value that looks like a flag is written `--flag=value`, as argparse needs it; among several it is left out.
+    """
     words: list[str] = []
     for flag, values in arguments.items():
         if len(values) == 1 and values[0].startswith("-"):
@@ -133,6 +142,11 @@ class FormatContract:
     passes_model = True
     """Whether the words that are read begin with the model and its served name."""
 
+    @property
+    def format(self) -> Format:
+        """The tested format."""
+        return formats()[self.name]
+
     def read(self, path: Path, variables: Mapping[str, str]) -> Started:
         """Return what the format's own program reads from a file and those beside it.
 
@@ -147,15 +161,16 @@ class FormatContract:
         return words
 
     def write(self, folder: Path, made: Deployment) -> Path:
-        return write_deployment(formats()[self.name], made, folder / formats()[self.name].file)[0]
+        return write_deployment(self.format, made, folder / self.format.file)[0]
 
     def text(self, folder: Path, made: Deployment) -> str:
         return self.write(folder, made).read_text(encoding="utf-8")
 
     def files(self, made: Deployment) -> tuple[File, ...]:
-        return formats()[self.name].render(made, "server")
+        return self.format.render(made, "server")
 
     def expected(self, made: Deployment, words: tuple[str, ...]) -> Any:
+        """Return what `canonical` should make of the words that are read, for a deployment with the flags `words`."""
         named = () if made.served_name == made.model else ("--served-model-name", made.served_name)
         return self.canonical((made.model, *named, *words) if self.passes_model else words)
 
@@ -165,7 +180,7 @@ class FormatContract:
         environment=st.dictionaries(st.sampled_from(VARIABLES), VALUES, max_size=3),
     )
     @example(arguments={"--max-num-seqs": ["64"], "--enforce-eager": []}, environment={})
-    @example(arguments={"--speculative-config": [ODD[-3]], "-tp": ["2"]}, environment={"VLLM_X": ODD[-2]})
+    @example(arguments={"--speculative-config": [NGRAM_JSON], "-tp": ["2"]}, environment={"VLLM_X": QUOTED_JSON})
     @example(arguments={"--chat-template": ["$(X) ${X} $X $$ %h %% '\"` \\ \n é 😀 #"]}, environment={"A_1": "1e3"})
     def test_what_is_read_is_what_was_written(
         self, tmp_path: Path, arguments: dict[str, list[str]], environment: dict[str, str]
@@ -245,7 +260,7 @@ class FormatContract:
 
     def test_instances_that_shared_a_gpu_are_refused_unless_a_launcher_starts_them(self, tmp_path: Path) -> None:
         made = instances(2, gpus=1)
-        if formats()[self.name].any_engine:
+        if self.format.any_engine:
             assert "tuner-vllm-instances serve" in self.text(tmp_path, made)
             return
         with pytest.raises(SettingError, match=r"shared 1 GPU;|the flags of one server"):
