@@ -85,7 +85,8 @@ def test_a_cut_keeps_the_bounds_and_shows_its_distances(tmp_path: Path) -> None:
     assert printed.code == 0, printed.err
     assert "distances to the whole (240 requests):" in printed.out
     assert "  hit rate of the cache " in printed.out
-    assert "  Kolmogorov-Smirnov: gaps 0.0" in printed.out
+    assert "  rate +0.0%" in printed.out
+    assert "  Kolmogorov-Smirnov: gaps 0." in printed.out
     made = load_traffic(tmp_path / "short.yaml")
     assert (made.requests, made.max_in_flight, made.slo) == (None, 9, {"recorded": {"p95_ttft_ms": 2000}})
     assert made.files() == [tmp_path / "short.requests.jsonl"] * 2

@@ -23,6 +23,8 @@ CLASS = "recorded"
 """The class of imported requests."""
 
 CUT_SEED = 1000
+_SMALLEST_STRETCH = 0.005
+"""A smaller change of the gaps of a cut is not told."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class WrittenTraffic:
         unit: how the unit of the times was found.
         summary: what the traffic is like.
         left_out: as in `Recording`.
-        remarks: as in `Recording`.
+        remarks: as in `Recording`, and what was changed for a cut.
         distances: from the whole; None: it is not cut.
         whole: the requests of the whole; None: it is not cut.
     """
@@ -205,7 +207,8 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
     times = recording.times_s(traffic.arrivals.unit) if isinstance(traffic.arrivals, TraceArrivals) else None
     unit = traffic.arrivals.unit if isinstance(traffic.arrivals, TraceArrivals) else None
     whole = Timeline(_with_pauses_in_s(recording, unit), times, recording.block_tokens)
-    part = cut(whole, count, CUT_SEED, cache_tokens)
+    found = cut(whole, count, CUT_SEED, cache_tokens)
+    part = found.timeline
     document = dict(read_yaml(file).data) | ({} if timed else {"requests": count})
     if timed:
         document.pop("requests", None)
@@ -217,7 +220,7 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         for name, each in document["classes"].items()
     }
     _write(output, requests, document, f"Cut from {file.name}", part)
-    found = distances(whole, part, cache_tokens)
+    changed = f"its recorded gaps are multiplied by {found.stretch:.2f}, for the rate of the whole"
     return WrittenTraffic(
         output,
         requests,
@@ -225,8 +228,8 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         _unit_found(recording, None),
         summary_of(part),
         {},
-        (),
-        found,
+        () if abs(found.stretch - 1) < _SMALLEST_STRETCH else (changed,),
+        distances(whole, part, cache_tokens),
         len(whole.requests),
     )
 

@@ -3,14 +3,15 @@
 A cut is a window of the recording, or a sample of its families in the times of a window. A family is a session, or the
 prompts below one shared segment; its members stay together, so that they share as in the whole. In a window, as much
 comes between two uses of a prefix as in the whole, which decides what a small cache still has. In a sample, reuse comes
-sooner, but none of it is lost. The nearest one is taken. Kolmogorov–Smirnov distances are those of scipy.
+sooner, but none of it is lost. The times of a window are stretched to the rate of the whole. The nearest one is taken.
+Kolmogorov–Smirnov distances are those of scipy.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -25,6 +26,9 @@ TRIED = 200
 
 BURST_GAPS = 20
 """Mean gaps over which requests are counted to find bursts."""
+
+MOST_STRETCH = 1.1
+"""The largest factor on the gaps of a window: it may have the rate of the whole, but no other bursts."""
 
 LOAD_WEIGHT = 5.0
 """How often distances count that change the load: of rate, mean lengths and hit rate."""
@@ -119,7 +123,15 @@ def _ks(one: Sequence[float], other: Sequence[float]) -> float:
     return float(ks_2samp(one, other, method="asymp").statistic)
 
 
-def cut(whole: Timeline, count: int, seed: int, cache_tokens: int | None) -> Timeline:
+@dataclass(frozen=True)
+class Cut:
+    """A cut, and the factor on its recorded gaps that gives it the rate of the whole; 1 without times."""
+
+    timeline: Timeline
+    stretch: float = 1.0
+
+
+def cut(whole: Timeline, count: int, seed: int, cache_tokens: int | None) -> Cut:
     """Return `count` requests that are like the whole, which has more: a window, or sampled families in one's time.
 
     Args:
@@ -130,19 +142,31 @@ def cut(whole: Timeline, count: int, seed: int, cache_tokens: int | None) -> Tim
     """
     compared = Comparison(whole, cache_tokens)
     windows = list(_windows(whole, count))
-    times = min(windows, key=lambda each: _time_score(whole, each)).times_s
+    nearest = min(windows, key=lambda each: _time_score(whole, each.timeline))
     random, families = np.random.default_rng(seed), _families(whole, count)
-    samples = [_sample(whole, families, count, times, random) for _ in range(TRIED)]
-    return min([*windows, *samples], key=lambda each: compared.distances(each).score)
+    samples = [
+        replace(nearest, timeline=_sample(whole, families, count, nearest.timeline.times_s, random))
+        for _ in range(TRIED)
+    ]
+    return min([*windows, *samples], key=lambda each: compared.distances(each.timeline).score)
 
 
-def _windows(whole: Timeline, count: int) -> Iterator[Timeline]:
+def _windows(whole: Timeline, count: int) -> Iterator[Cut]:
     """Yield windows with `count` requests, whose times begin at 0."""
     last = len(whole.requests) - count
     for first in sorted({round(place) for place in np.linspace(0, last, min(TRIED, last + 1))}):
         times = None if whole.times_s is None else whole.times_s[first : first + count]
-        from_0 = None if times is None else [at - times[0] for at in times]
-        yield Timeline(whole.requests[first : first + count], from_0, whole.block_tokens)
+        window = Timeline(whole.requests[first : first + count], times, whole.block_tokens)
+        stretch = _stretch(whole, window)
+        from_0 = None if times is None else [(at - times[0]) * stretch for at in times]
+        yield Cut(replace(window, times_s=from_0), stretch)
+
+
+def _stretch(whole: Timeline, window: Timeline) -> float:
+    """Return the factor on the times of a window that gives it the rate of the whole, within `MOST_STRETCH`."""
+    if not whole.rate or not window.rate:
+        return 1.0
+    return min(max(window.rate / whole.rate, 1 / MOST_STRETCH), MOST_STRETCH)
 
 
 def _time_score(whole: Timeline, part: Timeline) -> float:

@@ -78,7 +78,7 @@ def whole() -> Timeline:
 @pytest.fixture(scope="module")
 def part(whole: Timeline) -> Timeline:
     """A cut of 100 requests for an endless cache."""
-    return cut(whole, 100, 1, None)
+    return cut(whole, 100, 1, None).timeline
 
 
 def test_a_cut_for_an_endless_cache_keeps_sessions_together(whole: Timeline, part: Timeline) -> None:
@@ -97,8 +97,24 @@ def test_a_cut_for_a_small_cache_keeps_what_it_finds(whole: Timeline, part: Time
     assert endless is not None
     assert cached is not None
     assert endless > cached + 0.2
-    assert abs(distances(whole, cut(whole, 100, 1, small), small).hit_rate or 1) < 0.05
+    assert abs(distances(whole, cut(whole, 100, 1, small).timeline, small).hit_rate or 1) < 0.05
     assert abs(distances(whole, part, small).hit_rate or 0) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("times", "end", "stretches"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 4.2, 5.4, 6.6], 1.1, (1.1, 1.1 / 1.2)),  # gaps of 1 or 1.2 s, 1.1 s on average
+        ([0.0, 1.0, 10.0], 9 / 1.1, (1 / 1.1,)),  # 1 and 9 s: 1.1 s are further from the mean of 5 s
+    ],
+)
+def test_a_cut_has_the_rate_of_the_whole_where_its_gaps_change_little(
+    times: list[float], end: float, stretches: tuple[float, ...]
+) -> None:
+    whole = Timeline([RecordedRequest(0, 10, 10)] * len(times), times, None)
+    found = cut(whole, 2, 1, None)
+    assert found.timeline.times_s == [0.0, pytest.approx(end)]
+    assert any(found.stretch == pytest.approx(each) for each in stretches)
 
 
 def test_a_cut_is_the_same_for_the_same_seed() -> None:
@@ -108,6 +124,6 @@ def test_a_cut_is_the_same_for_the_same_seed() -> None:
 
 def test_requests_without_blocks_and_times_are_sampled_by_session() -> None:
     requests = [RecordedRequest(0, 10 + place, 5, (), place // 4) for place in range(400)]
-    part = cut(Timeline(requests, None, None), 80, 1, None)
+    part = cut(Timeline(requests, None, None), 80, 1, None).timeline
     counts = [sum(each.session == number for each in part.requests) for number in range(100)]
     assert sorted(counts)[-20:] == [4] * 20
