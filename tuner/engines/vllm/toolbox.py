@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import json
 import logging
 import os
@@ -118,6 +119,8 @@ IMPORT_S = 600.0
 INFO_S = 300.0
 CHECK_S = 300.0
 PROMPTS_S = 600.0
+KEPT_TOKENS = 2**23
+"""Tokens of the prompts that are kept for further trials, at most: about 50 MB."""
 _REFUSALS = frozenset(
     {"ValidationError", "ValueError", "NotImplementedError", "ImportError", "ModuleNotFoundError", "TypeError"}
 )
@@ -155,6 +158,7 @@ class Toolbox:
         if installation.python is not None:
             self._resident = ResidentHelper(installation.python, self._scratch / f"{self._name}.log", self.environment)
         self._flags: ServeFlags | None = None
+        self._prompts: dict[bytes, list[tuple[str, int, int | None]]] = {}
 
     @property
     def resident(self) -> ResidentHelper | None:
@@ -207,7 +211,8 @@ class Toolbox:
     def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
         """Return each request's prompt, its tokens, and the tokens of the recorded answer if there is one.
 
-        Without a helper, the package `tokenizers` makes them.
+        They are kept: the windows and benchmarks of a search's trials have the same plans, and a large tokenizer loads
+        in seconds, for which the GPU would wait. Without a helper, the package `tokenizers` makes them.
 
         Args:
             plan: the file with the requests, as `resident/prompts.py` describes it.
@@ -216,6 +221,14 @@ class Toolbox:
         Raises:
             TrialFailed: if there is no tokenizer, or it cannot make prompts of these lengths.
         """
+        key = hashlib.sha256(plan.read_bytes()).digest()
+        found = self._prompts.pop(key, None) or self._made_prompts(plan, log)
+        self._prompts[key] = found  # as the last one used
+        while len(self._prompts) > 1 and sum(_tokens(each) for each in self._prompts.values()) > KEPT_TOKENS:
+            del self._prompts[next(iter(self._prompts))]
+        return found
+
+    def _made_prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
         if self.resident is None:
             return self._library_prompts(plan, log)
         answer = self._run_task("prompts", PROMPTS_S, log=log, plan=str(plan))
@@ -267,6 +280,10 @@ class Toolbox:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         return answer
+
+
+def _tokens(prompts: Sequence[tuple[str, int, int | None]]) -> int:
+    return sum(tokens for _, tokens, _ in prompts)
 
 
 def check_prompts(workload: Workload, executable: Path, tokenizer: str) -> None:

@@ -133,6 +133,33 @@ def test_without_an_interpreter_the_package_tokenizers_makes_the_prompts(made_vl
     plain.close()
 
 
+def test_prompts_are_made_once_for_each_plan(
+    made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokenizer(tmp_path)
+    plain = Toolbox(_wrapper(made_vllm), tmp_path / "home", made_vllm.environment)
+    plan = tmp_path / "plan.json"
+
+    def prompts_of(seed: int) -> list[tuple[str, int, int | None]]:
+        request = {"shared": [], "tokens": 7, "seed": seed, "text": "random"}
+        plan.write_text(json.dumps({"tokenizer": str(tmp_path), "requests": [request]}))
+        return plain.prompts(plan, tmp_path / "log")
+
+    monkeypatch.setattr(toolbox, "KEPT_TOKENS", 14)  # two plans of 7 tokens
+    first, second = prompts_of(1), prompts_of(2)
+    (tmp_path / "tokenizer.json").unlink()  # no further prompt can be made
+    assert prompts_of(2) == second
+    assert prompts_of(1) == first
+    assert first != second
+    make_tokenizer(tmp_path)
+    prompts_of(3)
+    (tmp_path / "tokenizer.json").unlink()
+    assert prompts_of(1) == first
+    with pytest.raises(TrialFailed, match=r"there is no tokenizer\.json"):
+        prompts_of(2)  # the one that was used longest ago was forgotten
+    plain.close()
+
+
 def test_a_helper_that_does_not_start_is_replaced_by_the_command(
     made_vllm: MadeVllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
