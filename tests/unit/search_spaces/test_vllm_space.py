@@ -69,6 +69,12 @@ def test_choices_on_a_t4(version: str, backends: tuple[str, ...], quantization: 
         assert values(space, "kv_cache_dtype") == (None, "int8_per_token_head")
 
 
+@pytest.mark.parametrize("words", [("--load-format", "dummy"), ("--load_format=auto", "--load-format=dummy")])
+def test_bitsandbytes_needs_real_weights(words: tuple[str, ...]) -> None:
+    space = load_space("vllm").resolve(replace(generous("t4", "0.25.1"), base_argv=words))
+    assert "from a checkpoint, also with --load-format dummy" in reason(space, "quantization", "bitsandbytes")
+
+
 def test_versions_have_their_reasons() -> None:
     assert "int8_per_token_head needs vLLM 0.25" in reason(
         resolved("t4", "0.15.1"), "kv_cache_dtype", "int8_per_token_head"
