@@ -53,7 +53,8 @@ def find_installation(expected: Expected, program: str | None) -> Installation:
     """Return the engine of today; `program` is the vllm executable, None: the one that is found.
 
     Raises:
-        UserError: if it is not installed, a secret is not set, or `program` is given and the study did not run vLLM.
+        UserError: if it is not installed, a secret is not set, the study simulated a card of a file, or `program` is
+            given and the study did not run vLLM.
     """
     if program is not None and (expected.engine != VLLM or expected.provenance is Provenance.SIMULATED):
         title = kind_of(expected.engine).title
@@ -65,11 +66,18 @@ def find_installation(expected: Expected, program: str | None) -> Installation:
 
 
 def _settings(expected: Expected, program: str | None) -> StudySettings:
-    """Return the settings that find the engine of a study."""
+    """Return the settings that find the engine of a study.
+
+    Raises:
+        UserError: if it simulated a card that the catalogue lacks.
+    """
     gpus = expected.gpus if expected.gpus > 1 else None
     if expected.provenance is Provenance.SIMULATED:
         # the end, because a device may be `2 × NVIDIA H200`, and `NVIDIA H20` is another card
         card = next((key for key, each in known_hardware().items() if expected.device.endswith(each.name)), None)
+        if card is None:
+            rule = f"study {expected.study!r} simulated {expected.device}, which a file described"
+            raise UserError(f"{rule}; tune again: tuner optimize --engine simulated --gpu FILE")
         return StudySettings(engine="simulated", gpu=card, workers=1, gpus_per_trial=gpus)
     command = shlex.join(expected.command) if expected.command else None
     return StudySettings(engine=expected.engine, vllm=program, server_command=command, workers=1, gpus_per_trial=gpus)

@@ -103,6 +103,12 @@ def test_flags_of_two_installations() -> None:
     assert today.flag_changes(before, replace(before, flags=frozenset({"--max-num-seqs", "-s", "--no-max"}))) == []
 
 
+def test_a_simulated_card_of_a_file_is_not_taken_for_another() -> None:
+    study = replace(EXPECTED, provenance=Provenance.SIMULATED, device="Our Card")
+    with pytest.raises(UserError, match=r"simulated Our Card, which a file described; tune again: .* --gpu FILE$"):
+        today.find_installation(study, None)
+
+
 @pytest.mark.parametrize(
     ("device", "gpus"), [("NVIDIA H200", 1), ("2 × NVIDIA H200", 2), ("NVIDIA L40S", 1), ("NVIDIA A100-SXM4-80GB", 1)]
 )
