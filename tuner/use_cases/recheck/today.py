@@ -76,8 +76,8 @@ def _settings(expected: Expected, program: str | None) -> StudySettings:
         # the end, because a device may be `2 × NVIDIA H200`, and `NVIDIA H20` is another card
         card = next((key for key, each in known_hardware().items() if expected.device.endswith(each.name)), None)
         if card is None:
-            rule = f"study {expected.study!r} simulated {expected.device}, which a file described"
-            raise UserError(f"{rule}; tune again: tuner optimize --engine simulated --gpu FILE")
+            rule = as_text(f"study {expected.study!r} simulated {expected.device}, which a file described")
+            raise SettingError("gpu", None, rule, "tune again: tuner optimize {engine} simulated {gpu} FILE")
         return StudySettings(engine="simulated", gpu=card, workers=1, gpus_per_trial=gpus)
     command = shlex.join(expected.command) if expected.command else None
     return StudySettings(engine=expected.engine, vllm=program, server_command=command, workers=1, gpus_per_trial=gpus)

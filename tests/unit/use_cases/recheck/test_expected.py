@@ -105,7 +105,7 @@ def test_flags_of_two_installations() -> None:
 
 def test_a_simulated_card_of_a_file_is_not_taken_for_another() -> None:
     study = replace(EXPECTED, provenance=Provenance.SIMULATED, device="Our Card")
-    with pytest.raises(UserError, match=r"simulated Our Card, which a file described; tune again: .* --gpu FILE$"):
+    with pytest.raises(UserError, match=r"simulated Our Card, which a file described; tune again: .* gpu FILE$"):
         today.find_installation(study, None)
 
 
