@@ -84,7 +84,6 @@ def test_at_a_low_rate_every_slo_holds(server: VllmServer, traffic: Traffic, fol
     assert (server.facts().prefix_hit_rate or 0) > 0.2
     rows = list(csv.DictReader((folder / "server-0.csv").open()))
     assert {"at_s", "running", "waiting", "kv_usage", "preemptions"} == set(rows[0])
-    assert max(float(row["running"]) for row in rows) >= 1
 
 
 def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traffic, folder: Path) -> None:
@@ -99,6 +98,8 @@ def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traff
     assert (repeat.metrics["goodput_share"] or 0) < 0.9
     records = read_records(folder / "requests-1.jsonl.gz")
     assert len(records) == repeat.offered
+    rows = list(csv.DictReader((folder / "server-1.csv").open()))
+    assert max(float(row["running"]) for row in rows) >= 1  # at a low rate, each look may find the server idle
     assert all(r.due_s is not None for r in records)
     assert max(r.sent_s - r.due_s for r in records if r.sent_s is not None and r.due_s is not None) > 1.0
 
