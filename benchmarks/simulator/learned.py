@@ -119,10 +119,14 @@ def linearise(row: Row, point: Mapping[str, float]) -> Linearised:
     return found
 
 
-def lessons_from(row: Row, found: Linearised) -> list[Lesson]:
-    """Return the lesson of a row, if it has one."""
-    made = None if "--speculative-config" in row.args else lesson_of(SITE, {}, *found, row.metrics)
-    return [] if made is None else [made]
+def with_lesson(lessons: Sequence[Lesson], row: Row, here: Linearised) -> list[Lesson]:
+    """Return lessons and that of a row, if it has one, computed again where all of them put the host."""
+    made = None if "--speculative-config" in row.args else lesson_of(SITE, {}, *here, row.metrics)
+    told = None if made is None else posterior([*lessons, made])
+    if told is None:
+        return [*lessons]
+    again = lesson_of(SITE, told.point, *linearise(row, told.point), row.metrics)
+    return [*lessons, *([] if again is None else [again])]
 
 
 def compare(rows: Sequence[Row], known: HostPosterior | None) -> dict[str, list[Compared]]:
@@ -160,7 +164,7 @@ def within(rows: Sequence[Row]) -> tuple[dict[str, list[Compared]], int]:
             )
             for metric, compared in found.items():
                 compared += compared_in(metric, row, metrics, bands)
-        lessons += lessons_from(row, here)
+        lessons = with_lesson(lessons, row, here)
         before, used = used, follow(None, used, lessons)
         moves += used is not before
     return found, moves
@@ -197,7 +201,9 @@ def main() -> None:
             rest = host.rows[count:]
             if len(rest) < LEAST_ROWS:
                 continue
-            lessons = [each for row in host.rows[:count] for each in lessons_from(row, linearise(row, {}))]
+            lessons: list[Lesson] = []
+            for row in host.rows[:count]:
+                lessons = with_lesson(lessons, row, linearise(row, {}))
             for known in (None, posterior(lessons)):
                 label = f"{host.name}, {count if known else 'before'}, {len(rest)}"
                 print(line(label, compare(rest, known)), flush=True)

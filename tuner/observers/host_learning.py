@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from records.lessons import Lesson, Site
@@ -182,26 +183,36 @@ class HostLearner(StudyObserver):
             return None
         repeat = outcome.repeats[0]
         key = record.number, record.round, repeat.seed
+        linearise = partial(self._linearised, record.kind, record.config, repeat.seed)
         known = key in self._ahead
-        found = self._ahead.pop(key) if known else self._linearised(record.kind, record.config, repeat.seed)
+        found = self._ahead.pop(key) if known else linearise(self._start)
         if found is None:
             return None
         host, card = outcome.worker.partition("@")[2], self._spec.space.context.hardware.name
         site = Site(host, card, self._engine.version, self._engine.executable or "", parameters_digest())
-        return lesson_of(site, self._point, *found, repeat.metrics)
+        lesson = lesson_of(site, self._start, *found, repeat.metrics)
+        told = None if lesson is None else posterior([*self._before(), lesson])
+        near = None if told is None else linearise(told.point)
+        return lesson if told is None or near is None else lesson_of(site, told.point, *near, repeat.metrics)
 
     @property
-    def _point(self) -> Mapping[str, float]:
-        """The parameters that lessons are computed at: those that the study began with."""
+    def _start(self) -> Mapping[str, float]:
+        """The parameters that the study began with. A lesson is computed there, and again where it puts the host."""
         return {} if self._spec.learned is None else self._spec.learned.point
+
+    def _before(self) -> list[Lesson]:
+        """Return the lessons from before the study, and those of its trials so far."""
+        earlier = () if self._spec.learned is None else self._spec.learned.lessons
+        done = [each.result() for each in self._every if each.done() and not each.cancelled()]
+        return [*earlier, *(each for each in done if each is not None)]
 
     def _look_ahead(self, number: int, round_: int, kind: TrialKind, config: Config, workload: SingleWorkload) -> None:
         """Keep what the lesson of a trial needs; what fails here fails again in `_compute`, which says so."""
         with suppress(TunerError, SpaceError, ConfigRefused, StartFailed, ArithmeticError, LookupError, ValueError):
             seed = workload.repeat_seed(0)
-            self._ahead[number, round_, seed] = self._linearised(kind, config, seed)
+            self._ahead[number, round_, seed] = self._linearised(kind, config, seed, self._start)
 
-    def _linearised(self, kind: TrialKind, config: Config, seed: int) -> Linearised | None:
+    def _linearised(self, kind: TrialKind, config: Config, seed: int, point: Mapping[str, float]) -> Linearised | None:
         """Return the prediction of a benchmark and its slopes; None where nothing is predicted or learned."""
         simulator = self._rounds if kind is TrialKind.CONFIRM else self._search
         shape = self._spec.space.context.model
@@ -217,7 +228,7 @@ class HostLearner(StudyObserver):
                 raise TunerError("the study was stopped")
             return replace(own, platform=platform).metrics(words, environment, served)
 
-        return linearised(own.platform, predict, self._point, experts=served.is_mixture_of_experts)
+        return linearised(own.platform, predict, point, experts=served.is_mixture_of_experts)
 
 
 def _lower_priority() -> None:

@@ -128,6 +128,14 @@ def test_a_later_study_predicts_the_host_that_an_earlier_one_measured(store: Sto
     assert errors[1] < 0.15
 
 
+def test_a_lesson_is_computed_again_where_it_puts_the_host(store: Store) -> None:
+    run(store, "first", 2)
+    learn(store, "first")
+    lesson = store.lessons_of("first")[1, 0]  # without CUDA graphs, whose steps wait for the host
+    assert lesson.point["launch_us"] > 0.05
+    assert abs(lesson.errors["mean_tpot_ms"]) < 0.02  # 0.10 at the stored parameters
+
+
 def test_other_hosts_versions_and_installations_learn_nothing(store: Store) -> None:
     run(store, "first", 2)
     learn(store, "first")
