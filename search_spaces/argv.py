@@ -132,6 +132,15 @@ def value_after(flag: str, words: Sequence[str]) -> str | None:
     return words[index] if index < len(words) and not words[index].startswith("--") else None
 
 
+_LOAD_FORMAT = "--load-format"
+
+
+def has_random_weights(argv: Sequence[str]) -> bool:
+    """Return whether arguments make vLLM draw the model's weights at random: `--load-format dummy`."""
+    words = one_spelling(argv)
+    return _LOAD_FORMAT in words and value_after(_LOAD_FORMAT, words) == "dummy"
+
+
 def object_of(flag: str, words: Sequence[str]) -> object:
     """Return the JSON value of a flag, given as a whole or in parts; None without the flag, text that is not JSON."""
     parts = dotted_object(flag, words)

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from search_spaces.argv import one_spelling, value_after
+from search_spaces.argv import has_random_weights
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.catalogue.models import ModelShape
 from search_spaces.errors import SpaceError
@@ -396,15 +396,12 @@ def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> d
     return facts
 
 
-_LOAD_FORMAT = "--load-format"
-
-
 def facts_of(context: Context) -> dict[str, object]:
     """Return every fact by its dotted name; `UNKNOWN` where the context has None.
 
     `model.quantization` is "none" for a known model that is not quantized.
     """
-    hardware, words = context.hardware, one_spelling(context.base_argv)
+    hardware = context.hardware
     version = None if context.engine_version is None else version_tuple(context.engine_version)
     facts: dict[str, object] = {
         "hardware.name": hardware.name,
@@ -422,7 +419,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "engine.flags": context.flags,
         "engine.packages": context.packages,
         "engine.simulated": context.simulated,
-        "engine.random_weights": _LOAD_FORMAT in words and value_after(_LOAD_FORMAT, words) == "dummy",
+        "engine.random_weights": has_random_weights(context.base_argv),
         "workload.concurrency": context.concurrency,
         "workload.input_len": context.input_len,
         "workload.output_len": context.output_len,

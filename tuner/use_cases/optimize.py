@@ -11,7 +11,7 @@ from pathlib import Path
 
 from records.measured import REFERENCES
 from records.trials import Provenance, TrialRecord
-from search_spaces.argv import one_spelling, value_after
+from search_spaces.argv import has_random_weights
 from storage import Store, normalise_url, open_store
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
@@ -54,8 +54,6 @@ from tuner.use_cases.engines import (
 from tuner.use_cases.files import check_disk, check_output, write_files
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.would_help import would_help
-
-_LOAD_FORMAT = "--load-format"
 
 
 @dataclass(frozen=True)
@@ -223,11 +221,9 @@ def _run(
 @contextmanager
 def _disturbances(settings: StudySettings, engine: EngineInfo, observer: StudyObserver) -> Iterator[None]:
     """Say what disturbs a study's measurements: random weights, other work on this machine, GPUs with low clocks."""
-    words = one_spelling(settings.server_arguments)
-    is_random = _LOAD_FORMAT in words and value_after(_LOAD_FORMAT, words) == "dummy"
-    if is_random and engine.provenance is Provenance.MEASURED:
+    if has_random_weights(settings.server_arguments) and engine.provenance is Provenance.MEASURED:
         observer.note(
-            f"weights are random ({_LOAD_FORMAT} dummy): what quantization and drafts gain with them is not what they "
+            "weights are random (--load-format dummy): what quantization and drafts gain with them is not what they "
             "gain with real weights"
         )
     here = engine.provenance is Provenance.MEASURED and settings.ray_address is None

@@ -24,7 +24,7 @@ CLASS = "recorded"
 
 CUT_SEED = 1000
 _SMALLEST_STRETCH = 0.005
-"""A smaller change of the gaps of a cut is not told."""
+"""A cut whose gaps change by less has no remark."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         for name, each in document["classes"].items()
     }
     _write(output, requests, document, f"Cut from {file.name}", part)
-    changed = f"its recorded gaps are multiplied by {found.stretch:.2f}, for the rate of the whole"
+    changed = f"the recorded gaps are multiplied by {found.stretch:.2f}, so that the cut has the rate of the whole"
     return WrittenTraffic(
         output,
         requests,

@@ -3,8 +3,8 @@
 A trial i is a lesson (`records.lessons`): its errors y_im = ln(measured / predicted) of the metrics m, predicted at the
 parameters x_i, and the slopes J_im of ln predicted. A parameter is ln(value / stored value). A slope is the secant from
 one prior deviation s (`LEARNED`) below to one above: a server that waits for its GPU at x_i may wait for its host at
-the true values, and a derivative at x_i would be 0. For x_i a study takes the mode of x with the slopes at its first
-predictions. With
+the true values, and a derivative at x_i would be 0. A study computes a lesson twice: at the
+parameters that it began with, and, to keep, at the mode of x that this first lesson gives. With
 
     x ~ N(0, diag(s²)),    y_im = J_im (x - x_i) + e_im,    e_im ~ t₄(0, σ_m²)
 

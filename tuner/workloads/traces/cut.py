@@ -3,7 +3,7 @@
 A cut is a window of the recording, or a sample of its families in the times of a window. A family is a session, or the
 prompts below one shared segment; its members stay together, so that they share as in the whole. In a window, as much
 comes between two uses of a prefix as in the whole, which decides what a small cache still has. In a sample, reuse comes
-sooner, but none of it is lost. The times of a window are stretched to the rate of the whole. The nearest one is taken.
+sooner, but none of it is lost. The gaps of a window are stretched to the rate of the whole. The nearest cut is taken.
 Kolmogorov–Smirnov distances are those of scipy.
 """
 
@@ -28,7 +28,7 @@ BURST_GAPS = 20
 """Mean gaps over which requests are counted to find bursts."""
 
 MOST_STRETCH = 1.1
-"""The largest factor on the gaps of a window: it may have the rate of the whole, but no other bursts."""
+"""The largest factor on the gaps of a window. A larger one would change the bursts."""
 
 LOAD_WEIGHT = 5.0
 """How often distances count that change the load: of rate, mean lengths and hit rate."""
