@@ -81,6 +81,13 @@ def test_vllm_itself_refuses_a_configuration_without_a_launch(
     assert message in refused.message
 
 
+def test_vllm_inspects_models_through_the_function_that_a_check_replaces(engine: VllmEngine) -> None:
+    python = engine._tools.installation.python
+    assert python is not None
+    [registry] = python.parent.parent.glob("lib/python*/site-packages/vllm/model_executor/models/registry.py")
+    assert "mi = _run_in_subprocess(" in registry.read_text()
+
+
 def test_a_good_configuration_passes(engine: VllmEngine, spec: TrialSpec) -> None:
     assert engine.check(spec) is None
 

@@ -73,9 +73,20 @@ def cmd_init():
     "vllm/platforms/__init__.py": "class current_platform:\n    device_type = 'cpu'\n",
     "vllm/usage/__init__.py": "",
     "vllm/usage/usage_lib.py": "class UsageContext:\n    OPENAI_API_SERVER = 'api'\n",
+    "vllm/model_executor/__init__.py": "",
+    "vllm/model_executor/models/__init__.py": "",
+    "vllm/model_executor/models/registry.py": """
+def _run_in_subprocess(inspect):
+    raise OSError(28, "a new process")
+
+def inspect_model_cls():
+    return _run_in_subprocess(lambda: "text generation")
+""",
     "vllm/engine/__init__.py": "",
     "vllm/engine/arg_utils.py": """
 import os
+
+from vllm.model_executor.models import registry
 
 class AsyncEngineArgs:
     def __init__(self, arguments):
@@ -86,6 +97,7 @@ class AsyncEngineArgs:
         return cls(arguments)
 
     def create_engine_config(self, usage):
+        registry.inspect_model_cls()
         if os.environ.get("SLOW"):
             import time
             time.sleep(600)

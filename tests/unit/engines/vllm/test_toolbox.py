@@ -48,6 +48,7 @@ def ask(
 
 
 def test_a_good_configuration_passes(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    """The made vLLM fails if its model is inspected in a new process."""
     assert ask(tools, made_vllm, tmp_path, "--max-num-seqs", "8") is None
 
 
