@@ -1,6 +1,6 @@
 """The trade-off matrix of a study: for each request class and configuration, the share of requests within its SLO.
 
-Failed trials keep their column, without shares and with the kind of failure in its name.
+Trials that failed or were cut short keep their column, without shares and with the reason in its name.
 """
 
 from __future__ import annotations
@@ -166,9 +166,14 @@ def best_by_row(configurations: Sequence[Configuration]) -> dict[str, list[int]]
 
 
 def marked_by_row(configurations: Sequence[Configuration], best: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Return the trials to mark in each row: those of `best`, and none where all configurations are equal."""
+    """Return the trials to mark in each row: those of `best`, or none, see `is_distinction`."""
     counts = {row: sum(each.shares[row] is not None for each in configurations) for row in best}
-    return {row: [] if counts[row] == len(numbers) > 1 else numbers for row, numbers in best.items()}
+    return {row: numbers if is_distinction(len(numbers), counts[row]) else [] for row, numbers in best.items()}
+
+
+def is_distinction(best: int, measured: int) -> bool:
+    """Return whether the best of a row are marked: they are fewer than half of the measured ones, or a single one."""
+    return best == 1 or 2 * best < measured
 
 
 def all_met(configurations: Sequence[Configuration]) -> str | None:
@@ -177,15 +182,16 @@ def all_met(configurations: Sequence[Configuration]) -> str | None:
     if not shares or min(shares) < 1:
         return None
     measured = sum(any(share is not None for share in each.shares.values()) for each in configurations)
-    failed = len(configurations) - measured
-    rest = f", and {failed} failed" if failed else ""
+    without = len(configurations) - measured
+    rest = f" ({without} without a result)" if without else ""
     return f"all requests of all {measured} measured configurations were within their SLO{rest}"
 
 
 def select_columns(configurations: Sequence[Configuration], limit: int) -> list[Configuration]:
     """Return at most `limit` configurations, by number.
 
-    The defaults come first, then the best of each row, then feasible, infeasible and failed ones, by score.
+    The defaults come first, then the best of each row, feasible and infeasible ones, and those without a result, each
+    by score.
     """
     winners = {number for numbers in best_by_row(configurations).values() for number in numbers}
 
@@ -198,13 +204,13 @@ def select_columns(configurations: Sequence[Configuration], limit: int) -> list[
 
 
 def omitted_columns(configurations: Sequence[Configuration], shown: Sequence[Configuration]) -> str:
-    """Return `48 more, 6 of them failed (engine_crash 6)` for the columns that are not shown; empty without any."""
+    """Count the columns that are not shown, `9 more, 2 of them without a result (cut short 2)`; empty if all are."""
     rest = [each for each in configurations if each not in shown]
     kinds = Counter(each.failure for each in rest if each.failure)
     if not kinds:
         return f"{len(rest)} more" if rest else ""
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
-    return f"{len(rest)} more, {sum(kinds.values())} of them failed ({counts})"
+    return f"{len(rest)} more, {sum(kinds.values())} of them without a result ({counts})"
 
 
 def share_matrix(configurations: Sequence[Configuration], best: Mapping[str, Sequence[int]]) -> pd.DataFrame:

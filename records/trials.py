@@ -13,6 +13,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+RATES_FILE = "capacity.csv"
+"""The file in a trial's folder with the request rates that a capacity search measured."""
+
 
 class Culprit(StrEnum):
     """The cause of a failure."""

@@ -34,6 +34,7 @@ from typing import Any
 
 from records.measured import best_trial, metrics_of
 from records.trials import (
+    RATES_FILE,
     FailureKind,
     Provenance,
     StudyRecord,
@@ -189,7 +190,7 @@ def _code(value: object) -> str:
 
 ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
-    *("requests-*.jsonl.gz", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
+    *("requests-*.jsonl.gz", "requests-*.json", "requests-*.log", "server-*.csv", RATES_FILE),
 )
 """Files of a trial's folder that are logged; `dashboards.plots.pictures` draws from some of them."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dashboards import frames, tradeoff
 from dashboards.plots import results, search, traffic
-from records.trials import StudyRecord, TrialOutcome, TrialRecord
+from records.trials import RATES_FILE, StudyRecord, TrialOutcome, TrialRecord
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def trial_pictures(trial: TrialRecord, outcome: TrialOutcome) -> Pictures:
     folder = Path(outcome.artifacts)
     files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     states = frames.numbered_files(folder, "server-*.csv")
-    rates = folder / "capacity.csv"
+    rates = folder / RATES_FILE
     draw: dict[str, _Draw] = {}
     if files:
         draw["requests"] = lambda: traffic.lengths(frames.length_frame(files))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
-from dashboards.tradeoff import percent
+from dashboards.tradeoff import is_distinction, percent
 from records.metrics import PERCENTILES
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def side_by_side(
 def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
     """Draw the trade-off matrix: for each request class and configuration, the share of requests within their SLO.
 
-    Rows without any share are left out. A star marks the best of a row, unless half of the configurations share it.
+    Rows without any share are left out. A star marks the best of a row, see `is_distinction`.
 
     Args:
         frame: see `dashboards.tradeoff.share_matrix`.
@@ -204,8 +204,9 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
         return None
     rows = [every[place] for place in present]
     shares = frame[names].to_numpy(dtype="float64")[present]
+    measured = frame[names].iloc[present].notna().sum(axis=1)
     best = [each.split() for each in frame["best"].iloc[present]]
-    best = [each if 2 * len(each) < len(names) else [] for each in best]
+    best = [each if is_distinction(len(each), count) else [] for each, count in zip(best, measured, strict=True)]
     numbers = [name.partition(" ")[0] for name in names]
     texts = [
         [percent(share) + ("*" if numbers[column] in best[row] else "") for column, share in enumerate(line)]

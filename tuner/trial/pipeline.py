@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from records.trials import Cut, Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
+from records.trials import RATES_FILE, Cut, Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server, Watchable
@@ -145,7 +145,7 @@ class _Attempt:
             repeat = self.benchmark(server, workload.at_rate_for_same_duration(rate), next(indices))
             missed = tuple(str(slo) for slo in capacity_slos if not slo.met(repeat.metrics.get(slo.metric)))
             points.append(RatePoint(rate, repeat, missed))
-            write_points(self.spec.artifacts / "capacity.csv", points)
+            write_points(self.spec.artifacts / RATES_FILE, points)
             return points[-1]
 
         for _ in range(self.spec.repeats):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
+from records.trials import RATES_FILE, FailureKind, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.prediction import Platform
@@ -23,7 +23,6 @@ from tuner.use_cases.places import new_folder
 from tuner.use_cases.simulate import split_advice
 from tuner.workloads.traffic import Traffic
 
-_RATES_FILE = "capacity.csv"
 _LACKS_MEMORY = {FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL}
 
 
@@ -53,7 +52,7 @@ class CapacityResult:
     @property
     def file(self) -> Path:
         """The table of rates, as CSV."""
-        return self.folder / _RATES_FILE
+        return self.folder / RATES_FILE
 
     @property
     def missed(self) -> list[float]:

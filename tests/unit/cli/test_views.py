@@ -625,8 +625,8 @@ def test_the_matrix_marks_the_best_of_a_row(traffic_folder: Path) -> None:
 
 def test_a_matrix_without_a_difference_is_one_line(traffic_folder: Path) -> None:
     assert run_here(traffic_folder, "study", "tradeoff", "easy").out == (
-        "easy (measured): all requests of all 2 measured configurations were within their SLO, and 1 failed; raise the "
-        "rate, tighten `slo:`, or find the highest rate with `tuner capacity`\n"
+        "easy (measured): all requests of all 2 measured configurations were within their SLO (1 without a result); "
+        "raise the rate, tighten `slo:`, or find the highest rate with `tuner capacity`\n"
     )
 
 
@@ -662,7 +662,7 @@ def test_many_configurations_are_cut_on_the_terminal_only(traffic_folder: Path) 
     output = run_here(traffic_folder, "study", "tradeoff", "many")
     header = next(line for line in lines(output.out) if line[0] == "class")
     assert header == ["class", "#0", *(f"#{number}" for number in range(9, 20))]
-    assert "8 more, 1 of them failed (engine_crash 1): --csv has all\n" in output.out
+    assert "8 more, 1 of them without a result (engine_crash 1): --csv has all\n" in output.out
     assert "each configuration was measured at its own capacity" in output.out
     assert run_here(traffic_folder, "study", "tradeoff", "many", "--csv").out.splitlines()[0].count(",") == 21
 

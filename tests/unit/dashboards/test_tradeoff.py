@@ -13,6 +13,7 @@ from dashboards.tradeoff import (
     best_by_row,
     finished_configurations,
     has_class_slos,
+    is_distinction,
     measured_at_capacity,
     metric_by_row,
     omitted_columns,
@@ -243,6 +244,11 @@ def test_ties_within_rounding_errors_are_marked_together() -> None:
     assert frame["best"]["a"] == "#1 #2"
 
 
+@pytest.mark.parametrize(("best", "measured", "marked"), [(1, 1, True), (1, 2, True), (2, 5, True), (2, 4, False)])
+def test_the_best_of_a_row_are_marked_if_they_are_few(best: int, measured: int, marked: bool) -> None:
+    assert is_distinction(best, measured) is marked
+
+
 def test_rows_are_the_classes_that_the_study_sends() -> None:
     assert request_classes(study("a", "b")) == ["a", "b"]
     assert request_classes(samples.study()) == []
@@ -269,7 +275,8 @@ def test_columns_are_selected_by_kind_and_score() -> None:
     assert best_by_row(found)["a"] == [2]
     shown = {most: [each.number for each in select_columns(found, most)] for most in (1, 2, 3, 4, 5, 99)}
     assert shown == {1: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 1, 2, 3], 5: [0, 1, 2, 3, 4], 99: [*range(8)]}
-    assert omitted_columns(found, select_columns(found, 4)) == "4 more, 3 of them failed (engine_crash 2, port_taken 1)"
+    more = "4 more, 3 of them without a result (engine_crash 2, port_taken 1)"
+    assert omitted_columns(found, select_columns(found, 4)) == more
     assert omitted_columns(found[:4], found[:2]) == "2 more"
     assert omitted_columns(found, found) == ""
     frame = tradeoff_frame(study("a"), trials, limit=1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dashboards import frames
 from dashboards.plots.pictures import IMPORTANCE, IMPORTANCE_TRIALS
-from records.trials import Provenance, TrialOutcome
+from records.trials import RATES_FILE, Provenance, TrialOutcome
 from tuner.engines.simulator.roofline import MeasuredPoint
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
 from tuner.use_cases.stored import StoredStudy
@@ -112,7 +112,7 @@ class ReportedStudy(StoredStudy):
     def rate_frame(self) -> pd.DataFrame | None:
         """Return the rates of the trial that searched the capacity last, see `trial_files.rate_frame`; None without."""
         for record in reversed(self.trials):
-            file = Path(record.outcome.artifacts) / "capacity.csv" if record.outcome is not None else None
+            file = Path(record.outcome.artifacts) / RATES_FILE if record.outcome is not None else None
             if file is not None and file.is_file():
                 return frames.rate_frame(file)
         return None

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dashboards import frames
 from dashboards import tradeoff as matrix
-from records.trials import StudyRecord, TrialRecord
+from records.trials import RATES_FILE, StudyRecord, TrialRecord
 from tuner.cli.arguments import command
 from tuner.cli.output.parts import new_table, show, width_of
 from tuner.errors import UserError, see_trials
@@ -65,7 +65,7 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     folder = Path(trial.outcome.artifacts)
     files = frames.numbered_files(folder, "requests-*.jsonl.gz")
     if files:
-        return files, folder / "capacity.csv"
+        return files, folder / RATES_FILE
     failure = trial.outcome.failure
     if failure is not None and folder.is_dir():
         raise UserError(
