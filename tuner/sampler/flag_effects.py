@@ -18,7 +18,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -230,12 +229,6 @@ def stored_importance(storage_url: str, name: str) -> dict[str, tuple[float, flo
     return parameter_importance(study.get_trials(deepcopy=False))
 
 
-SPREADS = 2.5
-"""Standard deviations within which an expected loss may be luck."""
-
-LARGEST_NOISE = 0.02
-"""Largest expected loss of the score's logarithm that counts as noise, also where a measurement is noisier."""
-
 IDLE_LOSS = 0.003
 """Largest predicted loss of the score's logarithm of flags that together bring nothing."""
 
@@ -243,8 +236,8 @@ LEAST_FEASIBLE = 0.5
 """Least probability that a reduced configuration runs and meets the SLOs, unless the whole one's is lower."""
 
 
-LossesOf = Callable[[Params, Sequence[Params]], tuple[Vector, Vector]]
-"""Mean and standard deviation of the losses of some configurations relative to a whole one."""
+LossesOf = Callable[[Params, Sequence[Params]], Vector]
+"""The losses of some configurations relative to a whole one, shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +249,10 @@ class ReductionStep:
         loss: expected difference of the score's logarithm between the configuration without the idle flags and the one
             that lacks this flag and those of all earlier steps, too; negative if it is better. Of an idle flag it is
             the predicted loss.
-        spread: its standard deviation; 0 of an idle flag.
     """
 
     name: str
     loss: float
-    spread: float
 
 
 @dataclass(frozen=True)
@@ -270,23 +261,11 @@ class Elimination:
 
     Args:
         steps: without the flags that cannot be reset: a rule, a failure or an SLO needs them.
-        noise: standard deviation of the logarithm of a measured score.
         idle: how many of the first steps are predicted to bring nothing together; 0 without predictions.
     """
 
     steps: tuple[ReductionStep, ...]
-    noise: float
     idle: int = 0
-
-    def unproved(self) -> list[str]:
-        """Return the flags whose joint effect may be noise, the idle ones first.
-
-        The expected loss of all others together is within the noise, or within `SPREADS` standard deviations: the
-        configuration was picked for its measurement, whose luck the model ascribes to its flags.
-        """
-        bound = min(self.noise, LARGEST_NOISE)
-        others = takewhile(lambda step: step.loss <= max(bound, SPREADS * step.spread), self.steps[self.idle :])
-        return [step.name for step in (*self.steps[: self.idle], *others)]
 
 
 def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defaults: Params) -> Elimination:
@@ -301,7 +280,7 @@ def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defau
             idle.append(step)
             current = reduced
     others = [step for step, _ in chain.steps(current, surrogate.score_losses)]
-    return Elimination((*idle, *others), surrogate.noise, len(idle))
+    return Elimination((*idle, *others), len(idle))
 
 
 class _Chain:
@@ -320,10 +299,10 @@ class _Chain:
             configs = list(allowed.values())
             if not configs:
                 return
-            losses, spreads = losses_of(whole, configs)
+            losses = losses_of(whole, configs)
             losses[self._surrogate.probability_of_feasibility(configs) < self._least] = np.inf
             best = int(np.argmin(losses))
             if not np.isfinite(losses[best]):
                 return
             current = configs[best]
-            yield ReductionStep(list(allowed)[best], float(losses[best]), float(spreads[best])), current
+            yield ReductionStep(list(allowed)[best], float(losses[best])), current

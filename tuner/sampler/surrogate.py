@@ -25,7 +25,6 @@ from tuner.sampler.gaussian_process import (
     WITH_PRIOR,
     WITHOUT_PRIOR,
     GaussianProcess,
-    losses_of_first,
 )
 from tuner.sampler.history import History, compress_violations, objective_scales
 from tuner.sampler.prior import PriorCache
@@ -196,19 +195,22 @@ class Surrogate:
         """Return the prior mean of each configuration's score."""
         return np.asarray(self._means(configs)[:, 0])
 
-    def predicted_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
-        """Return the predicted score of one configuration minus that of each other, and zeros as their spreads."""
+    def predicted_losses(self, params: Params, configs: Sequence[Params]) -> Vector:
+        """Return the predicted score of one configuration minus that of each other, shape (n,)."""
         scores = self.predicted_scores([params, *configs])
-        return scores[0] - scores[1:], np.zeros(len(configs))
+        losses: Vector = scores[0] - scores[1:]
+        return losses
 
     def joint_scores(self, configs: Sequence[Params]) -> tuple[Vector, Matrix]:
         """Return the posterior mean of the scores of configurations, shape (n,), and their covariance, (n, n)."""
         means = self._means(configs)
         return self._values.predict_joint(self.encoder.encode(configs), means[:, :-1])
 
-    def score_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
-        """Return posterior mean and standard deviation of the score of one configuration minus that of each other."""
-        return losses_of_first(*self.joint_scores([params, *configs]))
+    def score_losses(self, params: Params, configs: Sequence[Params]) -> Vector:
+        """Return the posterior mean of the score of one configuration minus that of each other, shape (n,)."""
+        scores, _ = self.joint_scores([params, *configs])
+        losses: Vector = scores[0] - scores[1:]
+        return losses
 
     def probability_of_feasibility(self, configs: Sequence[Params]) -> Vector:
         """Return the probability that each configuration runs and satisfies every constraint, shape (n,)."""

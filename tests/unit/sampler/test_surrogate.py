@@ -21,7 +21,7 @@ from tuner.sampler.encoding import (
     from_position,
     to_position,
 )
-from tuner.sampler.flag_effects import Elimination, ReductionStep, reset_to_default
+from tuner.sampler.flag_effects import reset_to_default
 from tuner.sampler.gaussian_process import GaussianProcess, KernelPrior, losses_of_first
 from tuner.sampler.history import GAIN_AT_MOST, History, read_history
 from tuner.sampler.prior import PriorCache
@@ -312,21 +312,7 @@ def test_flags_are_eliminated_from_the_least_to_the_largest_effect_except_the_ne
     # depth and idle have no effect, the cache has the smaller one, and without drafting the SLO breaks.
     assert {step.name for step in order.steps[:2]} == {"depth", "idle"}
     assert [step.name for step in order.steps[2:]] == ["cache", "batch"]
-    assert {"depth", "idle"} <= set(order.unproved()) <= {"depth", "idle", "cache"}
     assert order.steps[-1].loss == pytest.approx(np.log((1 / 0.9) ** 0.25 * 1.25**0.75), abs=0.06)
-
-
-def test_what_may_be_luck_is_within_the_noise_or_two_and_a_half_deviations() -> None:
-    steps = (
-        ReductionStep("a", 0.001, 0.0),
-        ReductionStep("b", 0.019, 0.001),
-        ReductionStep("c", 0.049, 0.02),
-        ReductionStep("d", 0.051, 0.02),
-        ReductionStep("e", 0.0, 0.0),
-    )
-    assert Elimination(steps, noise=0.02).unproved() == ["a", "b", "c"]
-    assert Elimination(steps, noise=0.3).unproved() == ["a", "b", "c"]
-    assert Elimination(steps, noise=0.01).unproved() == ["a"]
 
 
 def test_a_trial_that_was_cut_counts_as_at_most_its_bound() -> None:

@@ -81,7 +81,7 @@ class Finals:
 
     def eliminate(self, number: int, defaults: int, without: Collection[int]) -> Elimination:
         names = self.spec.space.changed(self.records[number].config)
-        return Elimination(tuple(ReductionStep(name, 0.0, 0.0) for name in reversed(names)), 0.01)
+        return Elimination(tuple(ReductionStep(name, 0.0) for name in reversed(names)))
 
     def over_first(self, gain: float) -> float:
         return gain

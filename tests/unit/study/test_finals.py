@@ -124,11 +124,11 @@ rules:
 
 def test_flags_are_left_out_redundant_ones_first_and_those_with_unknown_defaults_after_the_idle(bench: Bench) -> None:
     bench.space_file.write_text(FOUR.replace("--d, engine_default: 1", "--d"))
-    steps = tuple(ReductionStep(name, 1.0, 0.0) for name in "bca")
+    steps = tuple(ReductionStep(name, 1.0) for name in "bca")
     config = {"a": 2, "b": 2, "c": 2, "d": 2}
     space = bench.spec().space
-    assert order_of_reset(space, config, Elimination(steps, 0.01, 1), []) == ["b", "d", "c", "a"]
-    assert order_of_reset(space, config, Elimination(steps, 0.01, 2), ["b"]) == ["b", "c", "d", "a"]
+    assert order_of_reset(space, config, Elimination(steps, 1), []) == ["b", "d", "c", "a"]
+    assert order_of_reset(space, config, Elimination(steps, 2), ["b"]) == ["b", "c", "d", "a"]
 
 
 AT_8 = Enqueued("baseline", {"max_num_seqs": 8})
