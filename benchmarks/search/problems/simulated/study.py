@@ -210,8 +210,9 @@ SIMULATED_STUDIES: dict[str, Callable[[], SimulatedStudy]] = {
     "sim-h200-7b": _simulate_7b,
     "sim-h200-moe": lambda: _simulate_mix("Qwen/Qwen3-30B-A3B", 2, rate=8),
     "sim-h200-mla": lambda: _simulate_mix("deepseek-ai/DeepSeek-V2-Lite", 1, rate=48),
+    "sim-h200-mxfp4": lambda: _simulate_mix("openai/gpt-oss-120b", 1, rate=16),
 }
-"""The simulated studies by name. The last two, with experts and with latent attention, get their mix near the knee.
+"""The simulated studies by name. The last three have experts, and get their mix near the knee.
 
 Two presets overload their card, so that no configuration is feasible with the perturbed parameters. At the request
 rates given here few are: of random ones, 12 of 1,180 for Phi-4."""
