@@ -236,8 +236,8 @@ LEAST_FEASIBLE = 0.5
 """Least probability that a reduced configuration runs and meets the SLOs, unless the whole one's is lower."""
 
 
-LossesOf = Callable[[Params, Sequence[Params]], Vector]
-"""The losses of some configurations relative to a whole one, shape (n,)."""
+ScoresOf = Callable[[Sequence[Params]], Vector]
+"""The score's logarithm of each configuration, shape (n,), as predicted or as expected."""
 
 
 @dataclass(frozen=True)
@@ -274,12 +274,12 @@ def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defau
     idle: list[ReductionStep] = []
     current = params
     if surrogate.has_predictions:
-        for step, reduced in chain.steps(params, surrogate.predicted_losses):
+        for step, reduced in chain.steps(params, surrogate.predicted_scores):
             if step.loss > IDLE_LOSS:
                 break
             idle.append(step)
             current = reduced
-    others = [step for step, _ in chain.steps(current, surrogate.score_losses)]
+    others = [step for step, _ in chain.steps(current, surrogate.expected_scores)]
     return Elimination((*idle, *others), len(idle))
 
 
@@ -290,7 +290,7 @@ class _Chain:
         self._space, self._surrogate, self._defaults = space, surrogate, defaults
         self._least = min(LEAST_FEASIBLE, 0.9 * float(surrogate.probability_of_feasibility([params])[0]))
 
-    def steps(self, whole: Params, losses_of: LossesOf) -> Iterator[tuple[ReductionStep, Params]]:
+    def steps(self, whole: Params, scores_of: ScoresOf) -> Iterator[tuple[ReductionStep, Params]]:
         """Yield each step with the configuration after it, until a rule, a failure or an SLO needs what remains."""
         current = whole
         while True:
@@ -299,7 +299,8 @@ class _Chain:
             configs = list(allowed.values())
             if not configs:
                 return
-            losses = losses_of(whole, configs)
+            scores = scores_of([whole, *configs])
+            losses = scores[0] - scores[1:]
             losses[self._surrogate.probability_of_feasibility(configs) < self._least] = np.inf
             best = int(np.argmin(losses))
             if not np.isfinite(losses[best]):

@@ -195,22 +195,14 @@ class Surrogate:
         """Return the prior mean of each configuration's score."""
         return np.asarray(self._means(configs)[:, 0])
 
-    def predicted_losses(self, params: Params, configs: Sequence[Params]) -> Vector:
-        """Return the predicted score of one configuration minus that of each other, shape (n,)."""
-        scores = self.predicted_scores([params, *configs])
-        losses: Vector = scores[0] - scores[1:]
-        return losses
-
     def joint_scores(self, configs: Sequence[Params]) -> tuple[Vector, Matrix]:
         """Return the posterior mean of the scores of configurations, shape (n,), and their covariance, (n, n)."""
         means = self._means(configs)
         return self._values.predict_joint(self.encoder.encode(configs), means[:, :-1])
 
-    def score_losses(self, params: Params, configs: Sequence[Params]) -> Vector:
-        """Return the posterior mean of the score of one configuration minus that of each other, shape (n,)."""
-        scores, _ = self.joint_scores([params, *configs])
-        losses: Vector = scores[0] - scores[1:]
-        return losses
+    def expected_scores(self, configs: Sequence[Params]) -> Vector:
+        """Return the posterior mean of each configuration's score, shape (n,)."""
+        return self.joint_scores(configs)[0]
 
     def probability_of_feasibility(self, configs: Sequence[Params]) -> Vector:
         """Return the probability that each configuration runs and satisfies every constraint, shape (n,)."""

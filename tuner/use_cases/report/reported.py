@@ -106,11 +106,11 @@ class ReportedStudy(StoredStudy):
         return [Path(r.outcome.artifacts) for r in own if r.outcome is not None and r.outcome.succeeded]
 
     def files(self, number: int, name: str) -> list[Path]:
-        """Return the files of a trial's benchmarks, see `trial_files.numbered_files`; none if they are not here."""
+        """Return the files of a trial's benchmarks, see `frames.numbered_files`; none if they are not here."""
         return [file for folder in self.folders(number) for file in frames.numbered_files(folder, name)]
 
     def rate_frame(self) -> pd.DataFrame | None:
-        """Return the rates of the trial that searched the capacity last, see `trial_files.rate_frame`; None without."""
+        """Return the rates of the trial that searched the capacity last, see `frames.rate_frame`; None without."""
         for record in reversed(self.trials):
             file = Path(record.outcome.artifacts) / RATES_FILE if record.outcome is not None else None
             if file is not None and file.is_file():

@@ -39,10 +39,10 @@ def info() -> dict[str, Any]:
 
 
 def inspect_models_here() -> None:
-    """Make vLLM inspect a model's class in this process.
+    """Make vLLM inspect a model's class in this process, which ends with the check.
 
-    To keep CUDA out of a server's process, vLLM does it in a new one, which imports vLLM again: 20 to 30 s on slow
-    cores, once for each class and each folder of caches. This process ends with the check.
+    vLLM starts another Python for that, to keep CUDA out of a server's process. The other Python imports vLLM: 20 to
+    30 s on slow cores, once for each class and each folder of caches.
     """
     with contextlib.suppress(ImportError):
         registry: Any = importlib.import_module("vllm.model_executor.models.registry")
