@@ -186,6 +186,7 @@ def test_a_lost_flag_is_said_before_anything_runs(
         (("nosuch",), ("no database", "tuner optimize")),
         (("nosuch.yaml",), ("'nosuch.yaml'", "cannot be read")),
         (("--rounds", "1"), ("--rounds", "2")),
+        (("--save", "base.json"), ("--save 'base.json'", "end the name with .yaml")),
         (("--junit", "no/such/junit.xml"), ("--junit 'no/such/junit.xml'", "its folder does not exist")),
     ],
 )

@@ -86,6 +86,9 @@ def recheck(
         UserError: for a setting that cannot work, and for a flag that the installed engine lacks.
         InfrastructureError: if a server cannot be measured.
     """
+    if settings.save is not None and settings.save.suffix not in SUFFIXES:
+        rule = "only a name that ends with .yaml or .yml is read as a file later, any other as a study's"
+        raise SettingError("save", str(settings.save), rule, "end the name with .yaml")
     with ExitStack() as stack:
         expected, keep = _expected(settings, stack)
         if settings.model is not None:
