@@ -173,10 +173,12 @@ def local(tmp_path: Path) -> Iterator[RayExecutor]:
     executor.close()
 
 
-def central_process(name: str) -> psutil.Process:
-    """Return the raylet or the control store of this command's Ray."""
-    children = psutil.Process().children(recursive=True)
-    return next(each for each in children if name in each.name() and each.status() != psutil.STATUS_ZOMBIE)
+def central_process(executor: RayExecutor, name: str) -> psutil.Process:
+    """Return the raylet or the control store of an executor's own Ray, never that of the `cluster` of other tests."""
+    assert executor._local is not None
+    assert executor._local._head is not None
+    [found] = [each for each in psutil.Process(executor._local._head.pid).children() if name in each.name()]
+    return found
 
 
 class KilledAtItsFirstStart:
@@ -231,7 +233,7 @@ class TestLocalRay:
         assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
 
     def test_a_ray_that_ends_before_its_first_worker_starts_is_started_again(self, local: RayExecutor) -> None:
-        central_process("gcs_server").kill()
+        central_process(local, "gcs_server").kill()
         assert local.engine_info().version == "0.0+stub"
 
     @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
@@ -243,7 +245,7 @@ class TestLocalRay:
             first = executor._slots[0].process
             assert first is not None
             executor.submit(spec(tmp_path, 1), 0)
-            central_process(name).kill()
+            central_process(executor, name).kill()
             [finished] = gather(executor, 1)
             assert finished.outcome.failure is not None
             assert finished.outcome.failure.kind is FailureKind.WORKER_LOST
