@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from records.metrics import Direction, metric
+from records.metrics import Direction, metric, shown_unit
 from records.trials import Provenance, Repeat, TrialOutcome, TrialRecord
 from tuner.confidence import t_quantile
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_OURS
@@ -212,7 +212,7 @@ def compared(recorded: Mapping[str, Reference], slos: Sequence[Slo], repeats: Se
         verdict = _verdict(name, value, reference)
         if (share := _variation([repeat.metrics.get(name) for repeat in repeats])) > NOISY:
             warnings.append(NOISY_BENCHMARKS.format(name=name, share=f"{share:.0%}"))
-        interval = f"[{reference.low:.6g}, {reference.high:.6g}]"
+        interval = f"[{reference.low:.6g}, {reference.high:.6g}] {shown_unit(name)}".rstrip()
         shown = f"measured {_shown(value)}, recorded {reference.value:.6g} {interval}"
         checks.append(Check(name, verdict, f"{name}: {shown}: {verdict}"))
     for slo in slos:

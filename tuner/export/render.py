@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from records.metrics import Direction, metric
+from records.metrics import Direction, metric, shown_unit
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.engines.vllm.nodes import headless
 from tuner.errors import EXIT_INCONCLUSIVE
@@ -231,6 +231,7 @@ def _reference(script: ServeScript) -> str:
             "low": recorded.low,
             "high": recorded.high,
             "tells": recorded.tells,
+            "unit": shown_unit(name),
             "up": metric(name).direction is Direction.MAXIMIZE,
         }
         for name, recorded in script.verification.reference.items()

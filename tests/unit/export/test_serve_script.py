@@ -258,7 +258,8 @@ def test_the_reference_is_json_in_the_script() -> None:
     text = render_serve_script(a_script(reference={"p99_tpot_ms": Reference(1.5, 1.0, 2.0)}))
     line = next(line for line in text.splitlines() if line.strip().startswith('"$1" - '))
     found = json.loads(line.split("'")[1])
-    assert found["metrics"] == {"p99_tpot_ms": {"value": 1.5, "low": 1.0, "high": 2.0, "tells": True, "up": False}}
+    recorded = {"value": 1.5, "low": 1.0, "high": 2.0, "tells": True, "unit": "", "up": False}
+    assert found["metrics"] == {"p99_tpot_ms": recorded}
     assert found["slos"] == [["p99_tpot_ms", "<", 50.0]]
 
 

@@ -107,7 +107,7 @@ def test_within_the_interval(tmp_path: Path) -> None:
     done = verify(script(), tmp_path)
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"output_throughput: measured [\d.e+]+, recorded 1 \[0, 1e\+09\]: within", lines[0])
+    assert re.fullmatch(r"output_throughput: measured [\d.e+]+, recorded 1 \[0, 1e\+09\] tok/s: within", lines[0])
     assert re.fullmatch(r"SLO p99_tpot_ms<50: measured [\d.]+: holds", lines[1])
     assert re.fullmatch(r"server stopped: no process of its group \d+ is left", lines[2])
     assert len(lines) == 3
@@ -623,10 +623,10 @@ def repeat(completed: int = 10, **metrics: float | None) -> Repeat:
 @pytest.mark.parametrize(
     ("values", "line", "failed"),
     [
-        ((90.0, 110.0, 100.0), "output_throughput: measured 100, recorded 100 [90, 110]: within", False),
-        ((80.0,), "output_throughput: measured 80, recorded 100 [90, 110]: WORSE", True),
-        ((120.0,), "output_throughput: measured 120, recorded 100 [90, 110]: better", False),
-        ((100.0, None), "output_throughput: measured -, recorded 100 [90, 110]: NOT MEASURED", True),
+        ((90.0, 110.0, 100.0), "output_throughput: measured 100, recorded 100 [90, 110] tok/s: within", False),
+        ((80.0,), "output_throughput: measured 80, recorded 100 [90, 110] tok/s: WORSE", True),
+        ((120.0,), "output_throughput: measured 120, recorded 100 [90, 110] tok/s: better", False),
+        ((100.0, None), "output_throughput: measured -, recorded 100 [90, 110] tok/s: NOT MEASURED", True),
     ],
 )
 def test_the_median_of_the_repeats_is_compared(values: tuple[float | None, ...], line: str, failed: bool) -> None:
@@ -655,7 +655,7 @@ def test_a_value_within_an_interval_that_cannot_tell_is_inconclusive() -> None:
     """One round on a loaded machine: a server of a tenth of the throughput would be within, too."""
     noisy = {"output_throughput": Reference(1892.17, 181.293, 19748.7, tells=False)}
     found = compared(noisy, (), [repeat(output_throughput=2832.31)])
-    line = "output_throughput: measured 2832.31, recorded 1892.17 [181.293, 19748.7]: inconclusive"
+    line = "output_throughput: measured 2832.31, recorded 1892.17 [181.293, 19748.7] tok/s: inconclusive"
     assert found.lines == (line, INCONCLUSIVE)
     assert (found.failed, found.exit_code) == (False, 5)
     worse = compared(noisy, (), [repeat(output_throughput=100.0)])
