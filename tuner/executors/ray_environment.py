@@ -29,6 +29,9 @@ def set_ray_environment(address: str | None) -> None:
         address: a cluster to join, which has its own token; None starts a Ray of this command. That Ray
             gets a token of its own, which closes it to other users, and no token is written to the user's home.
     """
+    if address is not None:
+        # `ray.init` would try an address that does not answer twenty times, 40 s each.
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would otherwise pack the working folder and build the environment again for its workers.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")

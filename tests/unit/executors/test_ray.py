@@ -157,6 +157,30 @@ def test_a_local_ray_gets_long_timeouts_and_a_users_own_stay(monkeypatch: pytest
     assert [os.environ[name] for name in names] == ["7", "300"]
 
 
+JOINS = """\
+from tuner.errors import SettingError
+from tuner.executors.ray_environment import set_ray_environment
+
+set_ray_environment("127.0.0.1:9")
+from tuner.executors.ray_start import join_cluster
+
+try:
+    join_cluster("127.0.0.1:9")
+except SettingError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_control_store_does_not_answer_is_tried_once() -> None:
+    """Each try takes three seconds here, and 40 where these limits are not set."""
+    limits = {"RAY_gcs_rpc_server_connect_timeout_s": "1", "RAY_py_gcs_connect_timeout_s": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | limits
+    command = [sys.executable, "-c", JOINS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert "the Ray cluster cannot be joined: Failed to connect" in done.stdout
+
+
 class ControlStore:
     """Runs, or does not; `looks` counts how often it was looked at."""
 
