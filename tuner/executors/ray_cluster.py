@@ -180,8 +180,8 @@ def _answer(reference: Any, host: str) -> NodeFacts:
 def check_address(address: str) -> None:
     """Ask a cluster whether it runs.
 
-    `ray.init` tries a dead address for minutes and then ends the process; `ray health-check` is a process of its own,
-    which tries for 30 s. A host that does not exist and a port at which nothing listens are found at once.
+    `ray.init` tries a dead address for 40 s, and logs to the terminal meanwhile; `ray health-check` is a process of its
+    own, which tries for 30 s. A host that does not exist and a port at which nothing listens are found at once.
 
     Raises:
         SettingError: if no cluster answers within `CONNECT_S` and then `ANSWER_S` seconds, or this machine is no node.

@@ -30,7 +30,7 @@ def set_ray_environment(address: str | None) -> None:
             gets a token of its own, which closes it to other users, and no token is written to the user's home.
     """
     if address is not None:
-        # `ray.init` would try an address that does not answer twenty times, 40 s each.
+        # The number of tries of 40 s, despite its name. By default `ray.init` tries a dead address twenty times.
         os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would otherwise pack the working folder and build the environment again for its workers.
