@@ -16,8 +16,8 @@ Each figure is a median over seeds with its 95 % bootstrap interval; the caption
 The incumbent is the trial with the best measured score, or the one that the residual sampler's surrogate ranks first.
 Its score is taken without noise.
 
-`--reuse` adds the searches of earlier `--json` files that this run does not repeat. GPSampler needs PyTorch, and
-SMAC3 the package smac; they are left out without.
+`--reuse` adds the searches of earlier `--json` files that this run does not repeat. GPSampler needs PyTorch,
+SMAC3 the package smac, and the sampler of AIPerf aiperf[botorch]; they are left out without.
 """
 
 import argparse

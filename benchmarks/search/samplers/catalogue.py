@@ -18,6 +18,8 @@ RANDOM_STARTS = 10
 """Random trials at the start of model-based samplers."""
 GENERATION = 10
 """Trials in a generation of NSGA-II: with Optuna's 50, most of a search of 60 trials would be random."""
+AIPERF_STARTS = 5
+"""AIPerf's default."""
 RESIDUAL_NAME = "residual"
 
 
@@ -61,6 +63,25 @@ def _gp(problem: Problem, seed: int) -> BaseSampler:
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=RANDOM_STARTS, warn_independent_sampling=False)
 
 
+def _aiperf(problem: Problem, seed: int) -> BaseSampler:
+    """Return the sampler of AIPerf's Bayesian planner (0.13), made as its `BayesianSearchPlanner` makes it.
+
+    The planner itself knows only ranges of numbers. Its sampler also gets the choices; parameters that not every
+    configuration has are drawn at random.
+    """
+    from aiperf.orchestrator.search_planner._optuna_helpers import build_qlognei_candidates_func
+    from optuna_integration import BoTorchSampler
+
+    return _without_warnings(
+        lambda: BoTorchSampler(
+            candidates_func=build_qlognei_candidates_func(),
+            n_startup_trials=AIPERF_STARTS,
+            independent_sampler=optuna.samplers.RandomSampler(seed=seed),
+            seed=seed,
+        )
+    )
+
+
 def _nsga2(problem: Problem, seed: int) -> BaseSampler:
     return optuna.samplers.NSGAIISampler(seed=seed, population_size=GENERATION)
 
@@ -91,6 +112,13 @@ COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
         ComparedSampler("tpe-score", _tpe, optimises="score"),
         ComparedSampler("gp", _gp, crash_report="worst", optimises="score", required_modules=("torch",)),
         ComparedSampler("gp-objectives", _gp, crash_report="worst", required_modules=("torch",), by_default=False),
+        ComparedSampler(
+            "aiperf",
+            _aiperf,
+            crash_report="worst",
+            optimises="score",
+            required_modules=("aiperf", "botorch", "optuna_integration"),
+        ),
         ComparedSampler("nsga2", _nsga2, crash_report="worst"),
         ComparedSampler("scoot", _scoot, optimises="score"),
         ComparedSampler("smac", _smac, optimises="score", required_modules=("smac",), applies_to=_is_simulated),
