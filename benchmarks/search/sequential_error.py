@@ -60,7 +60,8 @@ def simulated_final(gain: float, random: np.random.Generator) -> SimulatedFinal:
     same = (origin[:, None] == origin[None, :]).astype(float)
     covariance = (SURROGATE_ERROR / 2) ** 2 * (0.9 * same + 0.1 * np.eye(size))
     known = np.isin(flags, max(FLAGS))
-    arms = Arms(np.array(flags), np.array(beliefs), covariance, 0.02, np.arange(size) > 0, known, 0)
+    origins = np.array([0, *np.repeat(np.flatnonzero(known), len(FLAGS))])
+    arms = Arms(np.array(flags), origins, np.array(beliefs), covariance, 0.02, np.arange(size) > 0, known, 0)
     return _play(arms, np.array(truth), random)
 
 

@@ -15,6 +15,9 @@ chapter 14. Each round measures the configuration that would be exported and its
 Russo, "Simple Bayesian algorithms for best-arm identification", Operations Research 68, 2020), and the smaller form
 that may save the most flags.
 
+The finalists were picked for their measurements, whose luck the surrogate ascribes to their flags, and most flags do
+nothing: `shrunk` draws a loss that cannot be told from none towards none.
+
 The prior decides between configurations that are better than the reference. Whether one is better is decided by the
 rounds alone: at the numbers of rounds of `looks`, each with an equal share of the error (group-sequential test,
 error spending: Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70, 1983). The shares
@@ -43,6 +46,9 @@ RISK = 0.1
 
 OPEN = 0.1
 """Least probability that a smaller form is as good, from which on it is worth a measurement."""
+
+LEAST_SAVED = 0.5
+"""Least number of flags, on average, that a smaller form must be expected to save."""
 
 IDLE_SHARE, EFFECT = 0.7, 0.1
 """Share of a finalist's flags that do nothing at all, and standard deviation of the effect of each other one."""
@@ -90,17 +96,19 @@ class Arms:
 
     Args:
         flags: their numbers of flags.
+        origins: the position of the finalist that each is a form of; its own for a finalist and the reference.
         mean: prior mean of the logarithm of their scores.
         covariance: of that prior.
         noise: standard deviation of a measurement in the search.
         alive: whether each can still win: it did not fail and missed no SLO.
         known: whether its server was measured in the search, so that it can be a rival.
         reference: position of the reference; None if it does not work.
-        searched: the logarithm of the score, in the units of `mean`, of those that the search's workload measured once
-            and that the prior does not know.
+        searched: the logarithm of the score of those that the search's workload measured in the finals, which the prior
+            does not know. Only their differences count.
     """
 
     flags: NDArray[np.int64]
+    origins: NDArray[np.int64]
     mean: Vector
     covariance: Matrix
     noise: float
@@ -132,19 +140,16 @@ class Plan:
 
 
 def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> tuple[Vector, Matrix]:
-    """Return mean and covariance after the single trials of `Arms.searched` and rounds.
+    """Return mean and covariance after the trials of `Arms.searched`, which count as one more round, and rounds.
 
     Each round has the logarithm of a score by position.
     """
     precision = np.linalg.inv(arms.covariance * SPREAD_FACTOR**2 + LEAST_SPREAD**2 * np.eye(len(arms.mean)))
     weighted = precision @ arms.mean
     alone = max(noise, arms.noise, LEAST_SEARCH_NOISE)
-    for place, value in arms.searched.items():
-        precision[place, place] += 1.0 / alone**2
-        weighted[place] += value / alone**2
-    for cells in rounds:
+    for cells, deviation in [(arms.searched, alone), *((cells, noise) for cells in rounds)]:
         places, values = list(cells), np.array(list(cells.values()))
-        projection = (np.eye(len(places)) - 1.0 / len(places)) / noise**2
+        projection = (np.eye(len(places)) - 1.0 / max(1, len(places))) / deviation**2
         precision[np.ix_(places, places)] += projection
         weighted[places] += projection @ values
     covariance = np.linalg.inv(precision)
@@ -152,11 +157,10 @@ def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -
 
 
 def shrunk(mean: Vector, covariance: Matrix, origins: NDArray[np.int64], left_out: NDArray[np.int64]) -> Vector:
-    """Return the prior means, after losses that the surrogate cannot tell from none are drawn towards none.
+    """Return the means, after losses that cannot be told from none are drawn towards none.
 
-    The finalists were picked for their measurements, whose luck the surrogate ascribes to their flags, and most flags
-    do nothing. Of the k flags that a form leaves out, J ~ Binomial(k, 1 - p) do something, each with the variance e².
-    With the loss L of a form relative to its finalist, its standard deviation s, and φ(x; s) the normal density,
+    Of the k flags that a form leaves out, J ~ Binomial(k, 1 - p) do something, each with the variance e². With the loss
+    L of a form relative to its finalist, its standard deviation s, and φ(x; s) the normal density,
 
         E[L] = L Σ_j P(j) j e² / (s² + j e²),    P(j) ∝ Binomial(j; k, 1 - p) φ(L; √(s² + j e²)),
 
@@ -165,13 +169,13 @@ def shrunk(mean: Vector, covariance: Matrix, origins: NDArray[np.int64], left_ou
 
     Args:
         mean: of each configuration.
-        covariance: of the surrogate.
+        covariance: of the means, shape (n, n).
         origins: the position of each one's finalist, its own for a finalist.
         left_out: how many flags fewer than its finalist each one has.
     """
     variances = np.diag(covariance)
     apart = variances + variances[origins] - 2.0 * covariance[np.arange(len(mean)), origins]
-    squares, losses = SPREAD_FACTOR**2 * np.maximum(apart, 1e-12)[:, None], mean[origins] - mean
+    squares, losses = np.maximum(apart, 1e-12)[:, None], mean[origins] - mean
     acting, most = np.arange(left_out.max(initial=0) + 1)[None, :], left_out[:, None]
     effects = EFFECT**2 * acting
     weights = binom(most, acting) * (1.0 - IDLE_SHARE) ** acting * IDLE_SHARE ** np.maximum(most - acting, 0)
@@ -195,6 +199,7 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
         noise: standard deviation of a measurement's logarithm.
     """
     mean, covariance = posterior(arms, rounds, noise)
+    mean = shrunk(mean, covariance, arms.origins, arms.flags[arms.origins] - arms.flags)
     counts = np.array([sum(place in cells for cells in rounds) for place in range(len(mean))])
     measured = arms.alive & (counts > 0)
     measured = measured if measured.any() else arms.alive & arms.known
@@ -209,7 +214,7 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
     rivals = [int(place) for place in np.argsort(-risks) if risks[place] > RISK]
     chance = ndtr((LEAST_LOSS - losses) / spread)
     saved = np.where(arms.alive & (chance >= OPEN), np.maximum(arms.flags[target] - arms.flags, 0) * chance, 0.0)
-    smaller = [int(np.argmax(saved))] if saved.any() else []
+    smaller = [int(np.argmax(saved))] if saved.max() >= LEAST_SAVED else []
     reference = target if arms.reference is None else arms.reference
     group = [reference, target, *(rivals[:1] or [best]), *smaller, *rivals[1:2]]
     settled = not rivals and not smaller and bool(counts[target] >= LEAST_ROUNDS)

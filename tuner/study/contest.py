@@ -3,8 +3,9 @@
 Candidates are the finalists, and forms of them with fewer flags: flags are left out one after another, in the order of
 the sampler's model (`tuner.sampler.flag_effects`), and each flag of the configuration that would be exported is left
 out alone. A form is measured once with the search's workload before its first round, which shows whether it runs and
-meets the SLOs. `scoring.sequential.most_measurements` limits all rounds and these trials together, and `FORMS_SHARE`
-the trials of forms.
+meets the SLOs. Its finalist is measured beside it, once for all its forms: what the search measured of it was the best
+of many, and no form would reach its luck. `scoring.sequential.most_measurements` limits all rounds and these trials
+together, and `FORMS_SHARE` these trials.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from tuner.scoring.sequential import (
     most_measurements,
     plan,
     pooled,
-    shrunk,
 )
 from tuner.study.conclusion import chosen_by_engine, defaults_of
 from tuner.study.confirmation import rounds_after
@@ -61,7 +61,8 @@ _SURE_SHARE = 0.5
 a large gain from none, and hardly how large it is."""
 
 FORMS_SHARE = 1 / 3
-"""Share of the measurements that the single trials of forms may take, so that the rounds can still tell a gain."""
+"""Share of the measurements that single trials have taken once no further form is tried, so that the rounds can still
+tell a gain."""
 
 
 @dataclass
@@ -84,6 +85,10 @@ class Step:
     forms: tuple[GivenConfiguration, ...] = ()
     group: tuple[TrialRecord, ...] = ()
     rounds: int = 0
+
+
+def _again_label(finalist: TrialRecord) -> str:
+    return f"#{finalist.number} again"
 
 
 class Contest:
@@ -123,7 +128,7 @@ class Contest:
         candidates = [self._candidates[place] for place in arms]
         forms = tuple(each.given for each in candidates if each.record is None)
         if forms:
-            return Step(forms)
+            return Step((*self._again(arms), *forms))
         return Step((), tuple(each.record for each in candidates if each.record is not None), following - done)
 
     def group(self, done: int) -> list[TrialRecord]:
@@ -200,6 +205,7 @@ class Contest:
         able = [is_alive and not (self._has_reference and place == 0) for place, is_alive in enumerate(alive)]
         return Arms(
             flags=np.array([self._flags(each) for each in self._candidates]),
+            origins=np.array([each.origin for each in self._candidates]),
             mean=mean,
             covariance=covariance,
             noise=noise,
@@ -209,14 +215,26 @@ class Contest:
             searched=self._searched(),
         )
 
+    def _again(self, arms: Sequence[int]) -> list[GivenConfiguration]:
+        """Return the finalists, not measured again so far, of which arms are forms without a trial."""
+        origins = {self._candidates[place].origin for place in arms if self._candidates[place].record is None}
+        wholes = [self._finalists[origin] for origin in sorted(origins)]
+        known = {record.label for record in self._trials}
+        return [
+            GivenConfiguration(_again_label(whole), whole.config, {})
+            for whole in wholes
+            if _again_label(whole) not in known
+        ]
+
     def _searched(self) -> dict[int, float]:
-        """Return the gains over the first measured trial of the forms whose single trials ended, by their position."""
+        """Return the logarithms of the scores of the single trials, of forms and of finalists again, by position."""
+        again = {_again_label(whole): place for place, whole in enumerate(self._finalists)}
+        places = {each.record.number: place for place, each in enumerate(self._candidates) if each.record is not None}
         found: dict[int, float] = {}
-        for place, each in enumerate(self._candidates):
-            if each.record is not None and each.record.kind is TrialKind.REDUCED and each.record.verdict is not None:
-                score = each.record.verdict.score
-                gain = self._optuna_study.over_first(math.log(score)) if score else None
-                found |= {} if gain is None else {place: gain}
+        for trial in self._trials:
+            place = again.get(trial.label or "", places.get(trial.number))
+            score = trial.verdict.score if trial.kind is TrialKind.REDUCED and trial.verdict is not None else None
+            found |= {place: math.log(score)} if place is not None and score else {}
         return found
 
     def _flags(self, candidate: _Candidate) -> int:
@@ -235,9 +253,7 @@ class Contest:
             names = [each.name for each in self._spec.space.parameters]
             unknown = np.array([[name in more for name in names] for more in lacking], dtype=float)
             covariance = covariance + (_UNKNOWN_SPREAD / SPREAD_FACTOR) ** 2 * (unknown @ unknown.T)
-            origins = np.array([each.origin for each in self._candidates])
-            flags = np.array([self._flags(each) for each in self._candidates])
-            self._prior = shrunk(mean, covariance, origins, flags[origins] - flags), covariance, noise
+            self._prior = mean, covariance, noise
         return self._prior
 
     def _lacking(self, candidate: _Candidate) -> Config:
@@ -289,8 +305,8 @@ class Contest:
         """
         left = self._left(done)
         counts = np.arange(1, len(found.arms) + 1)
-        forms_first = np.cumsum([self._candidates[place].record is None for place in found.arms])
-        costs = forms_first + rounds * counts
+        forms = np.cumsum([self._candidates[place].record is None for place in found.arms])
+        costs = forms + len(self._again(found.arms)) + rounds * counts
         later = LEAST_ARMS * (self._looks[-1] - done - rounds)
         return int(np.sum((costs <= left) & ((counts <= LEAST_ARMS) | (costs <= left - later))))
 
@@ -302,18 +318,18 @@ class Contest:
         return most_measurements(searched, confirmation.confirm_rounds, confirmation.finalists)
 
     @property
-    def _tried(self) -> int:
-        """How many forms the search's workload has measured, those of earlier finals included."""
+    def _single(self) -> int:
+        """How many single trials the finals have had, those of earlier finals included."""
         return sum(record.kind is TrialKind.REDUCED for record in self._trials)
 
     def _left(self, done: int) -> int:
         """Return how many more measurements the contest may take after some rounds."""
-        return self._most - len(self._rounds(done)) - self._tried
+        return self._most - len(self._rounds(done)) - self._single
 
     def _tries_forms(self, done: int) -> bool:
         """Return whether another form may be tried, beside the reference and a target up to the next look."""
         rounds = self._following(done) - done
-        return self._tried < self._most * FORMS_SHARE and self._left(done) > 2 * rounds
+        return self._single < self._most * FORMS_SHARE and self._left(done) > 2 * rounds
 
     def _following(self, done: int) -> int:
         """Return the number of rounds after which the contest may end next."""

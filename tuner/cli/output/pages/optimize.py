@@ -145,7 +145,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     counts = ", ".join(f"{count} {state}" for state, count in sorted(facts["states"].items()))
     again = f" and {text.count(rounds, 'measurement')} of finalists" if rounds else ""
     forms = _reduced(records)
-    smaller = f", {text.count(forms, 'smaller form')} of the winner" if forms else ""
+    smaller = f", {forms} more of smaller forms" if forms else ""
     lines = [f"{text.count(len(records) - rounds - forms, 'trial')}{smaller}{again}: {counts}"]
     if facts["failures"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
@@ -157,7 +157,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
 
 
 def _reduced(records: Sequence[TrialRecord]) -> int:
-    """Return the number of trials that measured a smaller form of the winner."""
+    """Return the number of trials that measured a smaller form, or its finalist beside it."""
     return sum(record.kind is TrialKind.REDUCED for record in records)
 
 

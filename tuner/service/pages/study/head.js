@@ -44,7 +44,7 @@ function drawFacts(place, live) {
   const best = live.searched.reduce((most, each) => (each.state === "ok" && each.score > (most ?? -Infinity) ? each.score : most), null);
   const facts = [
     ...(live.sized ? [["finds", "servers for a load"]] : [
-      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}${forms ? `, ${count(forms, "smaller form")}` : ""}`]],
+      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}${forms ? `, ${forms} more of smaller forms` : ""}`]],
       ["best of the search", score(best)],
       ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")]]),
     ["owner", study.owner + (study.shared ? ", shared" : "")],
