@@ -80,6 +80,13 @@ def test_a_form_that_may_be_as_good_is_measured_beside_the_target() -> None:
     assert (found.target, found.arms, found.settled) == (1, (0, 1, 2), False)
 
 
+def test_a_form_that_hardly_saves_a_flag_is_not_measured() -> None:
+    # It is as good with a probability of 0.15, and has one flag less: 0.15 flags are saved on average.
+    found = plan(arms([0.0, 0.3, 0.2], 0.03, flags=(0, 4, 3)), [], 0.01)
+    assert found is not None
+    assert (found.target, found.arms, found.settled) == (1, (0, 1), False)
+
+
 def test_without_a_configuration_that_can_win_there_is_no_plan() -> None:
     lost = arms([0.0, 0.3, 0.3])
     lost.alive[:] = False
