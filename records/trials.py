@@ -156,7 +156,7 @@ class TrialKind(StrEnum):
         ENQUEUED: measures another configuration that the user gave.
         RECIPE: measures what the search space's recipes say to try first, or several of them together.
         SEARCH: measures a configuration that the sampler proposed.
-        REDUCED: measures a finalist with fewer flags, or the whole finalist beside that.
+        REDUCED: measures a finalist with fewer flags, or the finalist itself again beside that form.
         CAPACITY: searches the highest request rate that a configuration sustains within the SLOs.
         CONFIRM: measures a finalist or the reference in a round.
     """

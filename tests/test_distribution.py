@@ -161,7 +161,7 @@ def test_the_installed_wheel_runs_a_study(reporting: Path, tmp_path: Path) -> No
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "beside the defaults, predicted: medians of " in done.stdout
-    found = re.search(r"(\d+) measurements of finalists", done.stdout)
+    found = re.search(r"(\d+) measurements in rounds", done.stdout)
     assert found is not None
     assert int(found[1]) <= 12, "three rounds of three finalists and the defaults; half of the search is less"
     assert (tmp_path / "best_serve.sh").is_file()

@@ -13,10 +13,10 @@ over S, the posterior is N(m', C'):
 Source: Bayesian linear model with a flat prior of nuisance parameters; e.g. Gelman et al., Bayesian Data Analysis,
 chapter 14. Each round measures the configuration that would be exported and its strongest rival (top-two sampling:
 Russo, "Simple Bayesian algorithms for best-arm identification", Operations Research 68, 2020), and the smaller form
-that may save the most flags.
+that is expected to save the most flags.
 
-The finalists were picked for their measurements, whose luck the surrogate ascribes to their flags, and most flags do
-nothing: `shrunk` draws a loss that cannot be told from none towards none.
+Most flags of a finalist do nothing, and the surrogate ascribes the luck of its trial to them. `shrunk` shrinks the
+losses of its smaller forms towards 0.
 
 The prior decides between configurations that are better than the reference. Whether one is better is decided by the
 rounds alone: at the numbers of rounds of `looks`, each with an equal share of the error (group-sequential test,
@@ -48,7 +48,8 @@ OPEN = 0.1
 """Least probability that a smaller form is as good, from which on it is worth a measurement."""
 
 LEAST_SAVED = 0.5
-"""Least number of flags, on average, that a smaller form must be expected to save."""
+"""Least expected number of saved flags at which a smaller form is measured: the flags that it saves times the
+probability that it is as good."""
 
 IDLE_SHARE, EFFECT = 0.7, 0.1
 """Share of a finalist's flags that do nothing at all, and standard deviation of the effect of each other one."""
@@ -103,8 +104,8 @@ class Arms:
         alive: whether each can still win: it did not fail and missed no SLO.
         known: whether its server was measured in the search, so that it can be a rival.
         reference: position of the reference; None if it does not work.
-        searched: the logarithm of the score of those that the search's workload measured in the finals, which the prior
-            does not know. Only their differences count.
+        searched: the logarithms of the scores of the finals' single trials, by position. They are not part of the
+            prior, and only their differences count.
     """
 
     flags: NDArray[np.int64]
@@ -140,7 +141,7 @@ class Plan:
 
 
 def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> tuple[Vector, Matrix]:
-    """Return mean and covariance after the trials of `Arms.searched`, which count as one more round, and rounds.
+    """Return mean and covariance after the rounds and the single trials, which count as one more round.
 
     Each round has the logarithm of a score by position.
     """
@@ -157,7 +158,7 @@ def posterior(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -
 
 
 def shrunk(mean: Vector, covariance: Matrix, origins: NDArray[np.int64], left_out: NDArray[np.int64]) -> Vector:
-    """Return the means, after losses that cannot be told from none are drawn towards none.
+    """Return the means after the losses of smaller forms are shrunk towards 0.
 
     Of the k flags that a form leaves out, J ~ Binomial(k, 1 - p) do something, each with the variance e². With the loss
     L of a form relative to its finalist, its standard deviation s, and φ(x; s) the normal density,

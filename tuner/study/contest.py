@@ -3,9 +3,9 @@
 Candidates are the finalists, and forms of them with fewer flags: flags are left out one after another, in the order of
 the sampler's model (`tuner.sampler.flag_effects`), and each flag of the configuration that would be exported is left
 out alone. A form is measured once with the search's workload before its first round, which shows whether it runs and
-meets the SLOs. Its finalist is measured beside it, once for all its forms: what the search measured of it was the best
-of many, and no form would reach its luck. `scoring.sequential.most_measurements` limits all rounds and these trials
-together, and `FORMS_SHARE` these trials.
+meets the SLOs. Its finalist is measured again beside the first form: the finalist's trial in the search was the best of
+many noisy ones, and a form would look worse than it. `scoring.sequential.most_measurements` limits all rounds and these
+single trials together, and `FORMS_SHARE` the single trials.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ _SURE_SHARE = 0.5
 a large gain from none, and hardly how large it is."""
 
 FORMS_SHARE = 1 / 3
-"""Share of the measurements that single trials have taken once no further form is tried, so that the rounds can still
-tell a gain."""
+"""Share of the measurements after which no further form is tried, so that the rounds can still tell a gain."""
 
 
 @dataclass
@@ -216,7 +215,7 @@ class Contest:
         )
 
     def _again(self, arms: Sequence[int]) -> list[GivenConfiguration]:
-        """Return the finalists, not measured again so far, of which arms are forms without a trial."""
+        """Return the finalists of the arms that have no trial yet, without those that were measured again already."""
         origins = {self._candidates[place].origin for place in arms if self._candidates[place].record is None}
         wholes = [self._finalists[origin] for origin in sorted(origins)]
         known = {record.label for record in self._trials}
@@ -227,7 +226,7 @@ class Contest:
         ]
 
     def _searched(self) -> dict[int, float]:
-        """Return the logarithms of the scores of the single trials, of forms and of finalists again, by position."""
+        """Return the logarithm of the score of each single trial, by the position of its form or finalist."""
         again = {_again_label(whole): place for place, whole in enumerate(self._finalists)}
         places = {each.record.number: place for place, each in enumerate(self._candidates) if each.record is not None}
         found: dict[int, float] = {}

@@ -286,14 +286,14 @@ class OptunaStudy:
         if complete or FAILED not in constraints:
             constraints[FAILED] = 0.0
         if not complete and FAILED not in verdict.constraints:
-            attributes[GAIN_AT_MOST] = self.over_first(gain_at_most)
+            attributes[GAIN_AT_MOST] = self._over_first(gain_at_most)
         state = TrialState.COMPLETE if complete else TrialState.PRUNED
         ended = create_trial(
             state=state, values=measured if complete else None, user_attrs=attributes, constraints=constraints
         )
         self._storage.end(number, ended)
 
-    def over_first(self, gain: float | None) -> float | None:
+    def _over_first(self, gain: float | None) -> float | None:
         """Return a gain over the reference as one over the first measured trial; None if that is not known."""
         first = next((trial for trial in self._storage.trials() if trial.state is TrialState.COMPLETE), None)
         score = None if first is None else first.user_attrs.get("score")

@@ -19,7 +19,7 @@ RANDOM_STARTS = 10
 GENERATION = 10
 """Trials in a generation of NSGA-II: with Optuna's 50, most of a search of 60 trials would be random."""
 AIPERF_STARTS = 5
-"""AIPerf's default."""
+"""Random trials at the start of AIPerf's sampler, its default."""
 RESIDUAL_NAME = "residual"
 
 
@@ -64,10 +64,10 @@ def _gp(problem: Problem, seed: int) -> BaseSampler:
 
 
 def _aiperf(problem: Problem, seed: int) -> BaseSampler:
-    """Return the sampler of AIPerf's Bayesian planner (0.13), made as its `BayesianSearchPlanner` makes it.
+    """Return the sampler of AIPerf 0.13's `BayesianSearchPlanner`, with the planner's settings.
 
-    The planner itself knows only ranges of numbers. Its sampler also gets the choices; parameters that not every
-    configuration has are drawn at random.
+    The planner takes ranges of numbers only; here its sampler gets the choices, too. It draws parameters that not every
+    configuration has at random.
     """
     from aiperf.orchestrator.search_planner._optuna_helpers import build_qlognei_candidates_func
     from optuna_integration import BoTorchSampler
@@ -118,6 +118,7 @@ COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
             crash_report="worst",
             optimises="score",
             required_modules=("aiperf", "botorch", "optuna_integration"),
+            by_default=False,
         ),
         ComparedSampler("nsga2", _nsga2, crash_report="worst"),
         ComparedSampler("scoot", _scoot, optimises="score"),
@@ -129,4 +130,4 @@ COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
     )
 }
 """The samplers by name. `tpe-constrained` is what `tuner optimize --sampler tpe` uses. `gp-objectives` models every
-objective; one suggestion takes up to half a minute."""
+objective; one suggestion takes up to half a minute. One of `aiperf` takes 10 s."""

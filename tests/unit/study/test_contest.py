@@ -83,9 +83,6 @@ class Finals:
         names = self.spec.space.changed(self.records[number].config)
         return Elimination(tuple(ReductionStep(name, 0.0) for name in reversed(names)))
 
-    def over_first(self, gain: float) -> float:
-        return gain
-
     def log_score(self, config: Config, effects: Mapping[str, float]) -> float:
         return sum(effects.get(name, 0.0) for name in self.spec.space.changed(config))
 
@@ -148,7 +145,7 @@ def test_a_form_whose_server_fails_is_out_and_the_next_one_is_tried(bench: Bench
 
 
 def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
-    """Believed to lose 0 ± 0.07, measured to lose 0.2 ± 0.035: the form is out before a round measures it."""
+    """The prior of the loss is 0 ± 0.07, the single trials measure 0.2 ± 0.035: no round measures the form."""
     finals = Finals(bench, [AB], {"a": 0.1, "b": 0.2}, SCORES, spread=0.05)
     step = finals.contest.step(0)
     assert step is not None
@@ -160,7 +157,7 @@ def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
 
 
 def test_a_finalist_that_was_lucky_in_the_search_does_not_keep_its_idle_flags(bench: Bench) -> None:
-    """The search made the sampler believe in e^0.4, the form is measured as e^0.3, and so is its finalist again."""
+    """The prior of the finalist and its form is e^0.4; the single trials measure e^0.3 for both."""
     groups, _ = play(Finals(bench, [AB], SCORES, {"a": 0.4}, spread=0.05))
     assert groups[0] == [0, 5, 1]
 

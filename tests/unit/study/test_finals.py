@@ -64,7 +64,7 @@ def test_a_flag_without_which_the_gain_is_lost_stays(bench: Bench) -> None:
     records = bench.records()
     single = [record.label for record in records if record.kind is TrialKind.REDUCED]
     assert single == ["#1 again", "#1 with 1 of 2 flags", "#1 with 1 flag, without max_num_seqs"]
-    # each loses a third beside the whole, which is beyond doubt: no round measures it
+    # Each form scores a third less than the finalist in its single trial, so no round measures it.
     assert {record.number for record in records if record.round} == {0, 1}
 
 

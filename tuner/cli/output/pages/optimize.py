@@ -143,10 +143,11 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     facts = summary_facts(records)
     rounds = sum(bool(record.round) for record in records)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(facts["states"].items()))
-    again = f" and {text.count(rounds, 'measurement')} of finalists" if rounds else ""
-    forms = _reduced(records)
-    smaller = f", {forms} more of smaller forms" if forms else ""
-    lines = [f"{text.count(len(records) - rounds - forms, 'trial')}{smaller}{again}: {counts}"]
+    single = _reduced(records)
+    measured = [text.count(len(records) - rounds - single, "trial")]
+    measured += [f"{single} more of finalists and smaller forms"] if single else []
+    measured += [f"{text.count(rounds, 'measurement')} in rounds"] if rounds else []
+    lines = [f"{', '.join(measured)}: {counts}"]
     if facts["failures"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
         lines.append(f"failures: {kinds}")
@@ -157,7 +158,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
 
 
 def _reduced(records: Sequence[TrialRecord]) -> int:
-    """Return the number of trials that measured a smaller form, or its finalist beside it."""
+    """Return the number of single trials of smaller forms and of the finalists beside them."""
     return sum(record.kind is TrialKind.REDUCED for record in records)
 
 

@@ -39,12 +39,12 @@ function drawState(place, live) {
 
 function drawFacts(place, live) {
   const { study } = live;
-  const [done, forms] = [false, true].map((small) => live.searched.filter((each) => each.ended_at && (each.kind === "reduced") === small).length);
+  const [done, single] = [false, true].map((reduced) => live.searched.filter((each) => each.ended_at && (each.kind === "reduced") === reduced).length);
   const planned = live.opened?.trials ?? study.settings?.trials ?? 60;
   const best = live.searched.reduce((most, each) => (each.state === "ok" && each.score > (most ?? -Infinity) ? each.score : most), null);
   const facts = [
     ...(live.sized ? [["finds", "servers for a load"]] : [
-      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}${forms ? `, ${forms} more of smaller forms` : ""}`]],
+      ["trials", [bar(done, planned, "trials of the search"), ` ${done} of ${planned}${single ? `, ${single} more of finalists and smaller forms` : ""}`]],
       ["best of the search", score(best)],
       ["values are", live.opened?.provenance ?? (study.kind === "simulated" ? "simulated" : "measured")]]),
     ["owner", study.owner + (study.shared ? ", shared" : "")],
