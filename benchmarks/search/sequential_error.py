@@ -61,7 +61,8 @@ def simulated_final(gain: float, random: np.random.Generator) -> SimulatedFinal:
     covariance = (SURROGATE_ERROR / 2) ** 2 * (0.9 * same + 0.1 * np.eye(size))
     known = np.isin(flags, max(FLAGS))
     origins = np.array([0, *np.repeat(np.flatnonzero(known), len(FLAGS))])
-    arms = Arms(np.array(flags), origins, np.array(beliefs), covariance, 0.02, np.arange(size) > 0, known, 0)
+    alive, feasible = np.arange(size) > 0, np.ones(size)
+    arms = Arms(np.array(flags), origins, np.array(beliefs), covariance, 0.02, alive, feasible, known, 0)
     return _play(arms, np.array(truth), random)
 
 

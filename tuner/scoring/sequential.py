@@ -49,7 +49,10 @@ OPEN = 0.1
 
 LEAST_SAVED = 0.5
 """Least expected number of saved flags at which a smaller form is measured: the flags that it saves times the
-probability that it is as good."""
+probability that it is feasible and as good."""
+
+LIKELY = 0.5
+"""Least probability of being feasible with which a smaller form may be the target."""
 
 IDLE_SHARE, EFFECT = 0.7, 0.1
 """Share of a finalist's flags that do nothing at all, and standard deviation of the effect of each other one."""
@@ -102,6 +105,7 @@ class Arms:
         covariance: of that prior.
         noise: standard deviation of a measurement in the search.
         alive: whether each can still win: it did not fail and missed no SLO.
+        feasible: the probability that each runs and meets the SLOs; 1 if it did.
         known: whether its server was measured in the search, so that it can be a rival.
         reference: position of the reference; None if it does not work.
         searched: the logarithms of the scores of the finals' single trials, by position. They are not part of the
@@ -114,6 +118,7 @@ class Arms:
     covariance: Matrix
     noise: float
     alive: NDArray[np.bool_]
+    feasible: Vector
     known: NDArray[np.bool_]
     reference: int | None
     searched: Mapping[int, float] = field(default_factory=dict)
@@ -208,12 +213,12 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
         return None
     best = int(np.argmax(np.where(measured, mean, -np.inf)))
     losses, spread = mean[best] - mean, _spreads(covariance, best)
-    as_good = arms.alive & (losses <= np.clip(TIE * spread, LEAST_LOSS, LARGEST_LOSS))
+    as_good = arms.alive & (arms.feasible >= LIKELY) & (losses <= np.clip(TIE * spread, LEAST_LOSS, LARGEST_LOSS))
     target = int(min(np.flatnonzero(as_good), key=lambda place: (arms.flags[place], losses[place])))
     risks = np.where(measured, ndtr((losses[target] - losses - LARGEST_LOSS) / _spreads(covariance, target)), 0.0)
     risks[target] = 0.0
     rivals = [int(place) for place in np.argsort(-risks) if risks[place] > RISK]
-    chance = ndtr((LEAST_LOSS - losses) / spread)
+    chance = arms.feasible * ndtr((LEAST_LOSS - losses) / spread)
     saved = np.where(arms.alive & (chance >= OPEN), np.maximum(arms.flags[target] - arms.flags, 0) * chance, 0.0)
     smaller = [int(np.argmax(saved))] if saved.max() >= LEAST_SAVED else []
     reference = target if arms.reference is None else arms.reference

@@ -11,7 +11,7 @@ single trials together, and `FORMS_SHARE` the single trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,13 +68,14 @@ FORMS_SHARE = 1 / 3
 class _Candidate:
     """A configuration that may be exported; `record` is the trial of its server, None while it is not known.
 
-    `origin` is the position of the finalist that it is a form of.
+    `origin` is the position of the finalist that it is a form of; `fails` is whether its trial failed or missed an SLO.
     """
 
     given: GivenConfiguration
     origin: int
     record: TrialRecord | None = None
     is_out: bool = False
+    fails: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,10 +210,29 @@ class Contest:
             covariance=covariance,
             noise=noise,
             alive=np.array(able),
+            feasible=self._feasible(faulty),
             known=np.isin(np.arange(len(able)), finalists),
             reference=next(anchors, None),
             searched=self._searched(),
         )
+
+    def _feasible(self, faulty: Collection[int]) -> Vector:
+        """Return the probability that each candidate runs and meets the SLOs, by the forms that did not.
+
+        A form that failed lacks a needed flag, one of those that its finalist and the successful forms have in common.
+        One that keeps a share of these keeps the needed one with that probability.
+        """
+        feasible = np.ones(len(self._candidates))
+        flags = [set(self._spec.space.changed(each.given.config)) for each in self._candidates]
+        bad = [each.fails or (each.record is not None and each.record.number in faulty) for each in self._candidates]
+        for origin in {each.origin for each in self._candidates}:
+            family = [place for place, each in enumerate(self._candidates) if each.origin == origin]
+            works = [flags[place] for place in family if self._candidates[place].record is not None and not bad[place]]
+            for needed in [set.intersection(*works) - flags[place] for place in family if bad[place] and works]:
+                for place in family:
+                    if self._candidates[place].record is None and needed:
+                        feasible[place] = min(feasible[place], len(needed & flags[place]) / len(needed))
+        return feasible
 
     def _again(self, arms: Sequence[int]) -> list[GivenConfiguration]:
         """Return the finalists of the arms that have no trial yet, without those that were measured again already."""
@@ -349,7 +369,8 @@ class Contest:
         record = measured_as(self._spec.space, trials, candidate.given.config)
         if record is not None:
             others = {each.record.number for each in self._candidates if each.record is not None}
-            candidate.is_out = record.state != "ok" or record.number in others
+            candidate.fails = record.state != "ok"
+            candidate.is_out = candidate.fails or record.number in others
             candidate.record = None if candidate.is_out else record
 
     def _rounds(self, done: int) -> list[TrialRecord]:

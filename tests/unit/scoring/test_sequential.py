@@ -22,7 +22,8 @@ def arms(mean: list[float], spread: float = 0.02, flags: tuple[int, ...] = (0, 4
     """Return the defaults, a finalist with four flags, and a form of it with one."""
     covariance = (spread**2 - LEAST_SPREAD**2) / SPREAD_FACTOR**2 * np.eye(3)
     alive, known = np.array([False, True, True]), np.array([False, True, False])
-    return Arms(np.array(flags), np.array([0, 1, 1]), np.array(mean), covariance, 0.01, alive, known, 0)
+    origins = np.array([0, 1, 1])
+    return Arms(np.array(flags), origins, np.array(mean), covariance, 0.01, alive, np.ones(3), known, 0)
 
 
 def test_the_rounds_may_end_after_two_four_and_six() -> None:
@@ -85,6 +86,22 @@ def test_a_form_that_hardly_saves_a_flag_is_not_measured() -> None:
     found = plan(arms([0.0, 0.3, 0.2], 0.03, flags=(0, 4, 3)), [], 0.01)
     assert found is not None
     assert (found.target, found.arms, found.settled) == (1, (0, 1), False)
+
+
+@pytest.mark.parametrize(
+    ("feasible", "target", "measured"),
+    [
+        (0.5, 2, (0, 2, 1)),
+        (0.4, 1, (0, 1, 2)),  # as good with 0.64, feasible with 0.4: 3 · 0.26 flags are saved on average
+        (0.2, 1, (0, 1)),  # 3 · 0.13 flags
+    ],
+)
+def test_a_form_that_is_hardly_feasible_is_neither_the_target_nor_measured(
+    feasible: float, target: int, measured: tuple[int, ...]
+) -> None:
+    found = plan(replace(arms([0.0, 0.3, 0.3]), feasible=np.array([1.0, 1.0, feasible])), [], 0.01)
+    assert found is not None
+    assert (found.target, found.arms) == (target, measured)
 
 
 def test_without_a_configuration_that_can_win_there_is_no_plan() -> None:

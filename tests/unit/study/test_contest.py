@@ -31,13 +31,10 @@ from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.resolve_workload import make_goals
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-THREE = """
-description: three knobs
-parameters:
-  a: {description: d, type: categorical, choices: [1, 2], flag: --a, engine_default: 1}
-  b: {description: d, type: categorical, choices: [1, 2], flag: --b, engine_default: 1}
-  c: {description: d, type: categorical, choices: [1, 2], flag: --c, engine_default: 1}
-"""
+KNOBS = "description: knobs\nparameters:\n" + "".join(
+    f"  {name}: {{description: d, type: categorical, choices: [1, 2], flag: --{name}, engine_default: 1}}\n"
+    for name in "abcdef"
+)
 A, AB, ABC = {"a": 2}, {"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2}
 SCORES = {"a": 0.3}
 """The logarithm of the score that each flag brings: only `a` pays."""
@@ -48,7 +45,7 @@ class Finals:
     """A contest without a server: `effects` are the true effects of the flags, and nothing is noisy.
 
     Throughput weighs 40 of 50 beside the success rate, which is always 1: a score's logarithm x is a throughput of
-    1000 exp(x / 0.8).
+    1000 exp(x / 0.8). Servers that lack one of the flags `needed` crash in trials of the finals.
     """
 
     bench: Bench
@@ -57,12 +54,12 @@ class Finals:
     beliefs: Mapping[str, float]
     spread: float
     searched: int = 4
-    fails: Collection[str] = ()
+    needed: Collection[str] = ()
     others: Config = field(default_factory=lambda: {"c": 2})
     records: list[TrialRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.bench.space_file.write_text(THREE)
+        self.bench.space_file.write_text(KNOBS)
         self.spec = self.bench.spec(reduce=True, goals=make_goals(["output_throughput"], ["p99_tpot_ms<50"]))
         self.measure(0, {}, TrialKind.BASELINE)
         for config in self.finalists:
@@ -92,7 +89,7 @@ class Finals:
         repeats = (Repeat(0, 0, 10, 10, 0, 1.0, metrics),)
         outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "cpu", {}, "", repeats=repeats)
         verdict = Verdict({"output_throughput": metrics["output_throughput"]}, {}, score)
-        if label in self.fails:
+        if kind is TrialKind.REDUCED and not set(self.needed) <= set(config):
             failure = Failure(FailureKind.ENGINE_CRASH, Phase.READY, "it crashed")
             outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "cpu", {}, "", failure=failure)
             verdict = Verdict({}, {"failed": 1.0}, None)
@@ -137,11 +134,25 @@ def test_a_flag_that_surely_pays_is_not_left_out(bench: Bench) -> None:
 
 
 def test_a_form_whose_server_fails_is_out_and_the_next_one_is_tried(bench: Bench) -> None:
-    finals = Finals(bench, [ABC], SCORES, SCORES, spread=0.004, fails={"#1 with 1 of 3 flags"})
+    finals = Finals(bench, [ABC], SCORES, SCORES, spread=0.004, needed="b")
     groups, _ = play(finals)
     forms = {record.number: dict(record.config) for record in finals.records if record.kind is TrialKind.REDUCED}
     assert forms == {4: ABC, 5: A, 6: {"a": 2, "b": 2}}
     assert groups[0] == [0, 6, 1]
+
+
+def test_once_a_form_has_failed_those_are_tried_that_keep_half_of_what_it_lacks(bench: Bench) -> None:
+    """Of six flags only `a` pays, and no server runs without `f`, which would be left out first.
+
+    `abcd` has three of the five flags that `a` lacks, and each form of three flags has two. Once `abcde` has failed as
+    well, `f` is known to be needed.
+    """
+    finals = Finals(bench, [dict.fromkeys("abcdef", 2)], SCORES, SCORES, spread=0.004, searched=60, needed="f")
+    play(finals)
+    forms = ["".join(record.config) for record in finals.records if record.kind is TrialKind.REDUCED]
+    assert forms[:3] == ["abcdef", "a", "abcd"]
+    assert all("f" in form for form in forms[forms.index("abcde") + 1 :])
+    assert forms[-1] == "af"
 
 
 def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
