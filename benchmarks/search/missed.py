@@ -78,8 +78,8 @@ def whole_search(task: tuple[str, int, int, float, str]) -> WholeSearch:
 
 def end_of(search: WholeSearch, min_gain: float) -> int:
     """Return after how many trials a search ends."""
-    counts = range(1, len(search.scores))
-    return next((count for count in counts if converged(search.scores[:count], min_gain)), len(search.scores))
+    whole = len(search.scores)
+    return next((count for count in range(1, whole) if converged(search.scores[:count], min_gain)), whole)
 
 
 def _rows(name: str, searches: Sequence[WholeSearch], min_gains: Sequence[float]) -> Iterator[list[str]]:

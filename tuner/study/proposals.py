@@ -51,8 +51,8 @@ class Proposals:
         self._count = 0
         self.space_exhausted = False
         """True if the space had fewer configurations than the budget."""
-        self.converged = False
-        """True if the search has converged; see `tuner.study.convergence`."""
+        self.converged: int | None = None
+        """Trials in a row that brought too little and ended the search; see `tuner.study.convergence`."""
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
@@ -166,8 +166,9 @@ class Proposals:
             hints = self._space.defaults_beside(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
-        self.converged = self.converged or (self._grid is None and self._has_converged())
-        if self.converged:
+        if self.converged is None and self._grid is None:
+            self.converged = self._fruitless()
+        if self.converged is not None:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
         if asked_or_none is None:
@@ -176,15 +177,15 @@ class Proposals:
         self._renew_sampler()
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
-    def _has_converged(self) -> bool:
-        """Return whether the trials of the search that have ended brought too little of late.
+    def _fruitless(self) -> int | None:
+        """Return how many trials of the search in a row have brought too little; None if it should go on.
 
         Where the reference fails or misses an SLO, the first trials that meet all may be far from the best.
         """
         records = self._store.trials(self._spec.name)
         reference = reference_of(records)
         if reference is None or reference.state != "ok":
-            return False
+            return None
         ended = [r for r in records if not r.round and r.kind not in _AFTER_SEARCH and r.outcome is not None]
         scores = [r.verdict.score if r.state == "ok" and r.verdict is not None else None for r in ended]
         return converged(scores, self._min_gain)
@@ -215,7 +216,7 @@ class Proposals:
         return any(config.items() >= each.items() for each in crashed)
 
     def exhausted(self) -> bool:
-        spent = self.space_exhausted or self.converged or self._count >= self._trials
+        spent = self.space_exhausted or self.converged is not None or self._count >= self._trials
         return not self._queue and spent
 
     def give_back(self, item: WorkItem) -> None:

@@ -38,13 +38,14 @@ _OF_RUNS = ("drivers", "machines")
 class RunResult:
     """How a run ended.
 
-    `space_exhausted` is True if every configuration of the space was measured, `converged` if the search converged
-    before its budget was spent. `reason` is the failure that ended the run, if one did.
+    `space_exhausted` is True if every configuration of the space was measured. `converged` is the number of trials in a
+    row that brought too little and ended the search before its budget was spent, None if none did. `reason` is the
+    failure that ended the run, if one did.
     """
 
     ending: RunEnding
     space_exhausted: bool
-    converged: bool
+    converged: int | None
     reason: Failure | None
     conclusion: Conclusion | None
 

@@ -29,7 +29,6 @@ from tuner.results.conclusion import parts as parts_of_conclusion
 from tuner.results.findings import Findings
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
-from tuner.study.convergence import PATIENCE
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult, optimize
@@ -167,10 +166,10 @@ def _reason_lines(result: RunResult) -> list[str]:
     lines = []
     if result.space_exhausted:
         lines.append("the search space has no other configuration: all were measured")
-    if result.converged:
+    if result.converged is not None:
         lines.append(
-            f"the search ended early: {PATIENCE} trials in a row raised the best score by less than --min-gain; use "
-            "--min-gain 0 to continue"
+            f"the search ended early: {result.converged} trials in a row raised the best score by less than "
+            "--min-gain; use --min-gain 0 to continue"
         )
     if result.ending is RunEnding.TIMEOUT:
         ended = "search before all trials" if result.conclusion is not None else "rounds before all measurements"
@@ -251,7 +250,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
     return {
         "study": ended.spec.name,
         "ending": result.ending.value,
-        "converged": result.converged,
+        "converged": result.converged is not None,
         "provenance": ended.engine.provenance.value,
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
         "price": ended.spec.price.to_dict() if ended.spec.price else None,
