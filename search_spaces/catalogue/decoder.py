@@ -352,6 +352,8 @@ def _mamba2(keys: Keys) -> Recurrent:
 def _mamba(keys: Keys) -> Recurrent:
     hidden = keys.count(*HIDDEN)
     inner = keys.count("mamba_expand", "expand") * hidden
+    if keys.facts.get("blocks") == "mixer" and keys.get(*MLP):  # vLLM takes it, and Falcon Mamba's `expand` is another
+        inner = keys.count(*MLP)
     states, kernel = keys.count("mamba_d_state", "state_size"), keys.count("mamba_d_conv", "conv_kernel")
     rank = keys.get("mamba_dt_rank", "time_step_rank")
     rank = -(-hidden // 16) if rank in (None, "auto") else int(rank)

@@ -165,6 +165,12 @@ KINDS_OF_27 = ["full_attention" if layer and layer % 4 == 0 else "linear_attenti
         ({"model_type": "kimi_linear", "layer_types": KINDS_OF_27, "first_k_dense_replace": 1}, 49_133_074_464),
         ({"model_type": "lfm2", "layer_types": ["full_attention"] * 32}, 2_705_497_600),
         ({"model_type": "minimax", "attn_type_list": [0, 1] * 16}, 47_373_946_880),
+        (
+            # Falcon Mamba 7B: 64 layers of 3 × 4096 × 8192 + 8192 × (256 + 2 × 16 + 256 + 16 + 4), 2 × 65024 × 4096
+            {"model_type": "falcon_mamba", "hidden_size": 4096, "expand": 16, "intermediate_size": 8192}
+            | {"num_hidden_layers": 64, "vocab_size": 65024, "time_step_rank": 256, "tie_word_embeddings": False},
+            7_271_092_224,
+        ),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "ME*-"}, 1_968_355_712),
     ],
 )
