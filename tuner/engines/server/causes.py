@@ -47,18 +47,13 @@ def rows(
 
 
 _OUT_OF_MEMORY = (
-    r"OutOfMemoryError",
-    r"CUDA out of memory",
-    r"CUDA error: out of memory",
+    r"OutOfMemoryError|\bout of memory\b",
     r"cudaErrorMemoryAllocation",
     r"CUBLAS_STATUS_ALLOC_FAILED",
     r"DefaultCPUAllocator: can't allocate memory",
     r"Cannot allocate memory",
     r"Not enough memory (?:for|to)",
-    r"CUDA driver error: out of memory",
     r"^(?:[\w.]*Array)?MemoryError\b",
-    r"Cuda failure (?:\d+ )?'out of memory'",
-    r"CUDA runtime error\b.*out of memory",
 )
 
 _HUB = (
@@ -96,7 +91,7 @@ _MODEL = (
     r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
     r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
     r"size mismatch for |Attempted to load weight|There is no module or parameter named",
-    r"Following weights were not initialized from checkpoint|Could not find checkpoint files|Missing keys .* in loaded",
+    r"weights (?:are|were) not initialized from checkpoint|Could not find checkpoint files|Missing keys .* in loaded",
     r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
     r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",
     r"Tokenizer class \S+ does not exist|Could not find tiktoken|No adapter found for",
@@ -108,10 +103,11 @@ _MODEL = (
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
     r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
-    r"`?rope_scaling`? must be a dictionary with|GGUF model with architecture",
+    r"`?rope_scaling`? must be a dictionary with|GGUF (?:model with architecture|magic)|Unknown gguf",
     r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
     r"(?<!CUDA error: )Operation not permitted|Errno 1\b",
-    r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
+    r"Permission denied|Read-only file system|Stale file handle|\bI/O error|Input/output error",
+    r"Transport endpoint is not connected|Errno (?:5|13|30|70|107|116|121)\b",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
 
@@ -128,14 +124,14 @@ _DEVICE = (
     r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
     r"Failed to infer device type",
-    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
-    r"CUDA error: invalid device ord",
+    r"CUDA (?:driver )?error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*device.* busy)",
+    r"(?:CUDA|HIP) (?:driver )?error: invalid device ord",
     r"CUDA unknown error|CUDA error: initialization error|CUDA call failed lazily at initialization|driver mismatch",
     r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError|NVML_SUCCESS ==",
     r"uncorrectable (?:ECC|NVLink) error|ECC error",
     r"fallen off the bus|GPU is lost|Unable to determine the device handle",
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
-    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
+    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '\S*(?:gcc|nvcc|ninja)'",
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
     r"cannot open shared object file|libcuda\.so cannot found",
     r"undefined symbol|version `\w+_[\d.]+' not found",
@@ -150,7 +146,7 @@ _INTERCONNECT = (
     r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
     r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
     r"exceeds the total number of available GPUs in the placement group|can fulfill resource request|NodeDiedError",
-    r"Rendezvous\w*Error",
+    r"Rendezvous\w*Error|Failed to connect to GCS",
     r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
 )
 """The processes of a server do not reach each other."""
@@ -242,7 +238,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"is larger than the number of available GPUs|is greater than max_lora_rank",
         r"requires you to execute the configuration file",
         r"is not divisible by|greater than the derived max_model_len|not aligned with the quantized weight shape",
-        r"chat template string appears path-like",
+        r"chat template string appears path-like|invalid (?:tool call|reasoning) parser",
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
@@ -257,7 +253,8 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",
-        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be|(?:larg|great|small)er than)",
+        r"^ValueError: .*(?:not support|not compatible|incompatible|must be|cannot be|should have)",
+        r"^ValueError: .*(?:larg|great|small)er than",
         phases=STARTING,
         general=True,
     ),

@@ -78,6 +78,8 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
+_ABORTED = re.compile(r"(?<=what\(\):)\s+(\S.*)")
+"""What C++ prints of the exception that ends a process."""
 _LAST_ERROR = "Last error:"
 _NCCL_LINES = 400
 """How far before an error NCCL's warnings are its own reasons, in lines."""
@@ -171,7 +173,8 @@ def without_cause(
     died: re.Pattern[str] | None = None,
 ) -> Failure:
     """Return the typed failure if the log has no cause; `died` are lines that state the end of a child process."""
-    number = signal_of(exit_code)
+    ended = re.search(r"Failed core proc\(s\): \{'\w+': (-?\d+)", log_text)
+    number = signal_of(int(ended[1]) if ended and signal_of(exit_code) is None else exit_code)
     if number is not None:
         name = signal_name(number)
         if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -183,7 +186,7 @@ def without_cause(
             message = f"the server crashed ({name}): {_OF_THE_MACHINE[number]}"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
-    if died is not None and died.search(log_text):
+    if died is not None and died.search(log_text) and ended is None:
         message = "a process of the server was killed from outside: it logged no error"
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
@@ -235,8 +238,9 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
             else:
                 chains.append([cause])
             chained = False
-    if not chains:
-        return [[found[0]] for line in lines if (found := _NCCL_WARNING.search(line))]
+    if all(texts.consequences.search(cause) for chain in chains for cause in chain):
+        found = (_ABORTED.search(line) or _NCCL_WARNING.search(line) for line in reversed(lines))
+        return [[each[0].strip()] for each in found if each]
     return chains if start is not None else chains[::-1]
 
 

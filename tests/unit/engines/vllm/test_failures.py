@@ -165,6 +165,15 @@ def test_an_empty_log_leaves_the_exit_code(exit_code: int | None, kind: FailureK
     assert failure.evidence is None
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-9, K.SERVER_KILLED), (-11, K.ENGINE_CRASH), (-7, K.ENVIRONMENT_BROKEN), (1, K.ENGINE_CRASH)],
+)
+def test_the_exit_code_of_the_engine_says_why_it_died(code: int, kind: FailureKind) -> None:
+    text = f"RuntimeError: Engine core initialization failed. Failed core proc(s): {{'EngineCore_DP0': {code}}}\n"
+    assert classify(text, 1, Phase.READY).kind is kind
+
+
 def test_pydantic_names_the_field_of_a_bound() -> None:
     cause = (
         "pydantic_core.ValidationError: 1 validation error for CacheConfig\ngpu_memory_utilization\n"
@@ -258,6 +267,10 @@ ENVIRONMENT = [
     "PermissionError: [Errno 13] Permission denied: '/models/a/model-00001-of-00004.safetensors'",
     "OSError: [Errno 30] Read-only file system: '/root/.cache/vllm'",
     "OSError: [Errno 116] Stale file handle: '/mnt/nfs/a/model.safetensors'",
+    "OSError: [Errno 121] Remote I/O error",
+    "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/models'",
+    "ValueError: GGUF magic invalid",
+    "RuntimeError: Some weights are not initialized from checkpoints: {'lm_head.weight'}",
     "Exception: data did not match any variant of untagged enum ModelWrapper at line 757281 column 3",
     "RuntimeError: Internal: src/sentencepiece_processor.cc(1101) [model_proto->ParseFromArray(serialized.data())]",
     "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
@@ -289,6 +302,10 @@ ENVIRONMENT = [
     "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
     "RuntimeError: CUDA error: system driver mismatch",
     "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "RuntimeError: HIP error: invalid device ordinal",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
+    "ray.exceptions.RaySystemError: System error: Failed to connect to GCS",
     "torch.cuda.DeferredCudaCallError: CUDA call failed lazily at initialization with error: device >= 0",
     "pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded",
     "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/main.c']' returned non-zero exit status 1.",
@@ -386,6 +403,8 @@ def test_what_no_flag_can_mend_is_not_the_configuration(text: str, form: str) ->
         "ValueError: Unknown quantization method: nonsense. Must be one of [...]",
         "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
         "ImportError: cannot import name 'x' from 'flashinfer' (/x/flashinfer/__init__.py)",
+        "ValueError: FlashInfer backend currently does not support attention sinks.",
+        "KeyError: 'invalid tool call parser: hermes2 (chose from { hermes, llama3_json })'",
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
@@ -506,6 +525,21 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
         ),
         ("ValueError: LoRA rank 64 is greater than max_lora_rank 16.\n", K.INVALID_CONFIGURATION, "LoRA rank 64"),
         ("MemoryError\n", K.OUT_OF_MEMORY_STARTUP, "MemoryError"),
+        ("RuntimeError: HIP error: out of memory\n", K.OUT_OF_MEMORY_STARTUP, "HIP error"),
+        ("RuntimeError: CUDA error (/x/a.cuh:90): out of memory\n", K.OUT_OF_MEMORY_STARTUP, "a.cuh:90"),
+        (
+            "host:2:2 [3] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=12 vendor err 129\n"
+            "(EngineCore pid=7) Exception: WorkerProc initialization failed due to an exception\n",
+            K.ENVIRONMENT_BROKEN,
+            "Got completion from peer",
+        ),
+        (
+            "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [Rank 0] Process group "
+            "watchdog thread terminated with exception: CUDA error: an illegal memory access was encountered\n"
+            "(EngineCore pid=7) ERROR 11-02 09:14:55 [a.py:2] Worker proc VllmWorker-0 died unexpectedly.\n",
+            K.ENGINE_CRASH,
+            "illegal memory access",
+        ),
         ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
         (
             "[rank0]:[E1102 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
