@@ -46,7 +46,7 @@ _ERROR = re.compile(
 )
 """What states an error in a line without a level, beside the texts of the table."""
 
-_FUNCTION = re.compile(r"^\w+(?:\(\))?: ")
+_FUNCTION = re.compile(r"^\w+(?:\(\))?: +")
 
 _OUT_OF_MEMORY = (
     r"insufficient memory \(attempted to allocate",
@@ -67,9 +67,10 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.ENVIRONMENT_BROKEN,
         r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
         r"invalid device function|rocBLAS error: Cannot read",
-        r"no kernel image is available|cannot open shared object|unsupported toolchain",
+        r"no kernel image is available|kernel image is invalid|unsupported toolchain|ErrorIncompatibleDriver",
+        r"cannot open shared object|loading shared libraries|undefined symbol|version `\S+' not found",
         r"(?:invalid|bad) magic",
-        r"this GGUF file is version",
+        r"this GGUF file is version|GGUFv1 is no longer supported",
         r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
         r"unknown model architecture",
         r"error loading model hyperparameters",
@@ -79,7 +80,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"the package xllamacpp is not installed",
         r"unknown projector type|failed to load CLIP model",
         r"[Cc]ould(?: not|n't) resolve host|built without (?:CURL|SSL)|HTTPS is not supported",
-        r"failed to (?:get|download) |invalid http status code|from HF API|response code: [45]\d\d",
+        r"failed to (?:get|download) |invalid http status code|from HF API|(?:response code|failed, status): [45]\d\d",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
@@ -95,7 +96,9 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"no CUDA-capable|driver version is insufficient|no usable GPU found|ggml_cuda_init: failed",
-        general=True,  # the server goes on without the GPU
+        r"Unable to find any vulkan device",
+        r"error loading model: ",
+        general=True,  # the server goes on without the GPU, and memory can be why a model is not loaded
     ),
 )
 """For each causal line of a log, the first matching row applies; a row that names phases applies only in those.
@@ -106,7 +109,8 @@ A general row applies where no other row applies to any line.
 CONSEQUENCES = re.compile(
     r"failed to (?:load model(?! '[^']*': )|create.context|create context)|exiting due to|"
     r"error loading model: llama_model_loader|"
-    r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:"
+    r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:|"
+    r"llocate .*pinned memory|load_backend: failed"
 )
 """Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
 

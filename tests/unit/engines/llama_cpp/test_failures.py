@@ -147,6 +147,13 @@ LINES = [
     ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file", K.ENVIRONMENT_BROKEN),
     ("error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", K.OUT_OF_MEMORY_STARTUP),
     ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
+    ("CUDA error: device kernel image is invalid", K.ENVIRONMENT_BROKEN),
+    ("gguf_init_from_file: GGUFv1 is no longer supported. please use a more up-to-date version", K.ENVIRONMENT_BROKEN),
+    ("llama_model_load: error loading model: unsupported quantization version: 99", K.ENVIRONMENT_BROKEN),
+    ("llama-server: /lib/libc.so.6: version `GLIBC_2.38' not found (required by llama-server)", K.ENVIRONMENT_BROKEN),
+    ("llama-server: symbol lookup error: undefined symbol: ggml_backend_load_all", K.ENVIRONMENT_BROKEN),
+    ("get_repo_commit: error: HEAD failed, status: 401", K.ENVIRONMENT_BROKEN),
+    ("  what():  vk::createInstance: ErrorIncompatibleDriver", K.ENVIRONMENT_BROKEN),
 ]
 
 
@@ -172,6 +179,17 @@ def test_a_gpu_that_is_not_found_is_the_cause_only_without_another_one() -> None
     log = "ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected\n"
     taken = "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080\n"
     assert classify(log + taken, 1, Phase.READY).kind is K.PORT_TAKEN
+
+
+@pytest.mark.parametrize(
+    "handled",
+    [
+        "ggml_vulkan: Failed to allocate pinned memory (vk::Device::allocateMemory: ErrorOutOfDeviceMemory)",
+        "load_backend: failed to load ggml-cuda.so: libcudart.so.12: cannot open shared object file",
+    ],
+)
+def test_an_error_that_the_server_goes_on_from_is_not_the_cause(handled: str) -> None:
+    assert classify(f"{handled}\nsrv init: model loaded\n", -9, Phase.BENCHMARK).kind is K.SERVER_KILLED
 
 
 def test_a_line_of_another_level_is_no_error() -> None:
