@@ -54,8 +54,8 @@ class MalformedError(ValueError):
 class StreamedAnswer:
     """A parsed stream. `times_s` has a time for each event with text; `finished` is True after `[DONE]`.
 
-    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event. `cut` is
-    True if the server states that the answer ended at its limit of tokens.
+    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event. `end` is why
+    the answer ended, as the server states it: `length` at its limit of tokens.
     """
 
     times_s: tuple[float, ...]
@@ -63,7 +63,7 @@ class StreamedAnswer:
     output_tokens: int | None
     finished: bool
     error: str | None = None
-    cut: bool = False
+    end: str | None = None
 
 
 def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
@@ -75,15 +75,16 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
     times: list[float] = []
     input_tokens: int | None = None
     output_tokens: int | None = None
-    finished, error, cut = False, None, False
+    finished, error = False, None
+    end: str | None = None
     for at, data, name in _events(pieces):
         if data == _DONE:
             finished = True
             continue
-        if data.startswith(_COMMENT):
+        if data.startswith(_COMMENT) or name.decode("latin-1") in _SIGNS_OF_LIFE:
             continue
-        event = _object(data)
-        if event.get("error") or event.get("object") == "error" or name == b"error":
+        event = {"error": data} if name == b"error" else _object(data)
+        if event.get("error") or event.get("object") == "error":
             error = data[:_SHOWN].decode("utf-8", "replace")
             continue
         usage = event.get("usage")
@@ -96,12 +97,12 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         has_text = False
         for choice in choices:
             has_text = _has_text(choice, bool(usage)) or has_text
-            if (end := choice.get("finish_reason")) is not None:
-                cut = cut or end == "length"
+            if choice.get("finish_reason") is not None:
+                end = str(choice["finish_reason"])
                 error = data[:_SHOWN].decode("utf-8", "replace") if end in ("error", "abort") else error
         if has_text or (choices and usage and not times and output_tokens):
             times.append(at)  # an answer of bytes that are no text is complete with its last event
-    return StreamedAnswer(tuple(times), input_tokens, output_tokens, finished, error, cut)
+    return StreamedAnswer(tuple(times), input_tokens, output_tokens, finished, error, end)
 
 
 def read_content(pieces: Sequence[Piece]) -> tuple[str, list[int]]:
@@ -388,10 +389,10 @@ def _answer_status(answer: StreamedAnswer, request: PlannedRequest) -> tuple[Req
     """
     if answer.error is not None:
         return RequestStatus.MALFORMED, f"the stream held an error: {answer.error}"
-    if not answer.finished:
+    if not answer.finished and answer.end is None:  # some servers send no [DONE]
         return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
     tokens = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
-    if request.json_schema is not None and answer.cut:
+    if request.json_schema is not None and answer.end == "length":
         return RequestStatus.INCOMPLETE, f"cut at {tokens} tokens, before the end of its JSON"
     if not answer.times_s or (request.json_schema is None and tokens < request.max_tokens):
         return RequestStatus.INCOMPLETE, f"{tokens} of {request.max_tokens} tokens"

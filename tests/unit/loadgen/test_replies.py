@@ -73,6 +73,10 @@ REPLIES: dict[str, tuple[bytes, RequestStatus, str]] = {
     "a page": (plain("200 OK", b"<html>\n<body>hello</body>\n</html>\n"), MALFORMED, "no field of an event"),
     "an empty body": (plain("200 OK", b""), LOST, "ended without [DONE]"),
     "no [DONE]": (stream(TOKEN, USAGE), LOST, "ended without [DONE]"),
+    "no [DONE] after the reason of the end": (
+        stream(b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}\n\n', USAGE),
+        *(COMPLETED, "None"),
+    ),
     "no token": (stream(USAGE.replace(b"1", b"0"), DONE), INCOMPLETE, "0 of 1 tokens"),
     "a usage but no token": (stream(USAGE, DONE), INCOMPLETE, "1 of 1 tokens"),
     "no usage": (stream(TOKEN, DONE), COMPLETED, "None"),

@@ -109,6 +109,7 @@ ENDED = "data: [DONE]\n\n"
         (f"data: {WORD}\ndata: {WORD}\ndata: [DONE]\n", (1, 2)),
         (f"event: completion\nretry\ndata: {WORD}\n\nevent: end\n{ENDED}", (1,)),
         (f'event: ping\ndata: {{"now": 1}}\n\ndata: {{"type": "ping"}}\n\ndata: {WORD}\n\n{ENDED}', (1,)),
+        (f"event: ping\ndata: 2026-11-30 10:00:00\n\ndata: {WORD}\n\n{ENDED}", (1,)),
         (f"data: : OPENROUTER PROCESSING\n\ndata: {{}}\n\ndata: {WORD}\n\n{ENDED}", (1,)),
         (f'data: {{"object": "chat.completion.chunk", "choices": null}}\n\ndata: {WORD}\n\n{ENDED}', (1,)),
     ],
@@ -132,6 +133,7 @@ def test_the_forms_of_a_stream(stream: str, times: tuple[int, ...], mark: str, l
     [
         'event: error\ndata: {"message": "overloaded"}\n\n',
         'event: error\ndata: {"error": {"message": "overloaded"}}\n\n',
+        "event: error\ndata: overloaded\n\n",
         'data: {"object": "error", "message": "overloaded", "code": 500}\n\n',
         'data: {"error": "overloaded", "choices": [{"text": "", "finish_reason": "error"}]}\n\n',
         'data: {"choices": [{"text": "", "finish_reason": "abort"}], "why": "overloaded"}\n\n',
@@ -305,11 +307,11 @@ END = (
 
 def test_the_last_event_is_no_token() -> None:
     answer = read_answer([(1.0, TEXT), (2.0, TEXT), (3.0, END + DONE)])
-    assert answer == StreamedAnswer((1.0, 2.0), 7, 2, True, cut=True)
+    assert answer == StreamedAnswer((1.0, 2.0), 7, 2, True, end="length")
 
 
 def test_an_answer_of_bytes_that_are_no_text_ends_with_its_last_event() -> None:
-    assert read_answer([(3.0, END + DONE)]) == StreamedAnswer((3.0,), 7, 2, True, cut=True)
+    assert read_answer([(3.0, END + DONE)]) == StreamedAnswer((3.0,), 7, 2, True, end="length")
 
 
 def test_an_empty_text_without_usage_is_a_token() -> None:
