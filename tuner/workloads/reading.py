@@ -91,7 +91,7 @@ def read_content(path: Path, what: str, form: str) -> bytes:
 
 def decoded(path: Path, content: bytes, what: str, form: str) -> str:
     """Return the text of a file's content; see `read_text`."""
-    reason = next((reason for start, reason in _NO_TEXT if content.startswith(start)), None)
+    reason = next((reason for start, reason in NO_TEXT if content.startswith(start)), None)
     try:
         text = "" if reason else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,10 +105,11 @@ def _unreadable(path: Path, reason: str, what: str, form: str) -> UserError:
     return UserError(f"{what} {str(path)!r} cannot be read: {reason}; give {form}")
 
 
-_NO_TEXT = (
+NO_TEXT = (
     (b"version https://git-lfs.github.com/", "this is a pointer of Git LFS, not the file; run `git lfs pull`"),
     ((b"\xff\xfe", b"\xfe\xff"), "this is UTF-16; save it as UTF-8"),
     (b"\x1f\x8b", "this is compressed with gzip; unpack it"),
+    ((b"BZh", b"\xfd7zXZ\0"), "this is compressed; unpack it"),
     (b"PK\x03\x04", "this is a ZIP archive; unpack it"),
     (b"\x28\xb5\x2f\xfd", "this is compressed with Zstandard; unpack it"),
     (b"PAR1", "this is a Parquet file; convert it"),

@@ -12,7 +12,6 @@ Messages, which some instrumentations record, are not read: there are lengths an
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from tuner.errors import UserError
+from tuner.workloads.reading import NO_TEXT
 from tuner.workloads.traces.recording import Recorder, Recording, length, number
 from tuner.workloads.traces.source import FORMS, TraceFormat, TraceSource
 
@@ -173,9 +173,7 @@ def _messages(content: bytes) -> list[bytes]:
 def _recognizes(source: TraceSource) -> bool:
     if source.is_json:
         return any(f'"{name}"' in source.text[: 2**16] for name in ("resourceSpans", "resource_spans"))
-    return b"\0" in source.content[: 2**12] and not source.content.startswith(
-        (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    )
+    return b"\0" in source.content[: 2**12] and not any(source.content.startswith(begin) for begin, _ in NO_TEXT)
 
 
 OTLP = TraceFormat(

@@ -22,6 +22,7 @@ A row without tokens of an answer is a request that failed. It is left out.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from tuner.workloads.traces.source import FORMS, Column, Row, TraceFormat, Trace
 _NAMES: Mapping[Column, tuple[str, ...]] = {
     "time": (
         *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
-        *("created at", "created", "request created at", "request time", "relative time", "timestamp start unix"),
+        *("ts", "created at", "created", "request created at", "request time", "relative time", "timestamp start unix"),
     ),
     "input": (
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
@@ -69,6 +70,9 @@ _UNIT_WORDS: dict[str, Unit] = {
     **{"us": "us", "usec": "us", "microseconds": "us", "ns": "ns", "nsec": "ns", "nanoseconds": "ns"},
 }
 
+
+_DENSE = (0.1, 1.0)
+"""Requests per ms that no published trace has: such whole numbers may be seconds. More are refused in any unit."""
 
 _OFFSET = re.compile(r"(?<=\d) ?([+-]\d\d(?::?\d\d)?)(?: [A-Z]{3,4})?$")
 """An offset from UTC at the end of a date, as databases and Go write it: `+00`, ` +0000 UTC`."""
@@ -218,7 +222,7 @@ def read_table(source: TraceSource, table: Table) -> Recording:
             names = ", ".join(columns[column] for column in _NEEDED)
             rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
             raise UserError(f"{place}: {rule}; correct or remove that line") from None
-        blocks = row.get(columns.get("blocks", "")) or ()
+        blocks = (row.get(columns["blocks"]) if "blocks" in columns else None) or ()
         if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
             raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
         if recorder.is_new(None if table.key is None else row.get(table.key)):
@@ -314,8 +318,10 @@ def _unit(source: TraceSource, table: Table, time: str, recording: Recording) ->
         return _UNIT_WORDS[last]
     if table.unit != "ms":
         return table.unit
-    other = any(each.at % 1 for each in recording.requests)
-    return None if other or has_short_blocks(recording.requests, table.block_tokens or 1) else "ms"
+    requests = recording.requests
+    other = any(each.at % 1 for each in requests) or has_short_blocks(requests, table.block_tokens or 1)
+    per_ms = (len(requests) - 1) / (requests[-1].at - requests[0].at or math.inf)
+    return None if other or _DENSE[0] < per_ms <= _DENSE[1] else "ms"
 
 
 def _without_unit(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -148,9 +149,23 @@ def test_protobuf_without_its_package_is_one_line(tmp_path: Path, monkeypatch: p
         read(tmp_path, b"\x0a\x00\x12", "otlp")
 
 
-def test_a_text_in_utf_16_is_not_taken_for_protobuf(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="this is UTF-16; save it as UTF-8"):
-        read(tmp_path, "timestamp,prompt_tokens,completion_tokens\n".encode("utf-16"))
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("timestamp,prompt_tokens,completion_tokens\n".encode("utf-16"), "this is UTF-16; save it as UTF-8"),
+        (lzma.compress(b"timestamp"), "this is compressed; unpack it"),
+        (b"PK\x03\x04\x14\0\0\0", "this is a ZIP archive; unpack it"),
+    ],
+)
+def test_another_kind_of_file_is_not_taken_for_protobuf(tmp_path: Path, content: bytes, rule: str) -> None:
+    with pytest.raises(UserError, match=rule):
+        read(tmp_path, content)
+
+
+def test_whole_seconds_are_not_taken_for_mooncake_s_ms(tmp_path: Path) -> None:
+    # one request every 4 s is one every 4 ms, 250 requests/s, under Mooncake's names
+    with pytest.raises(UserError, match=r"the unit of its times is not known \(0.25 requests/s in s, 250 requests/s"):
+        seconds(read(tmp_path, "".join(BLOCKS.format(4 * at, 600, [1, 2]) for at in range(9))))
 
 
 def test_the_log_of_vllm_has_ids_or_texts(tmp_path: Path) -> None:
@@ -269,6 +284,7 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
         '{"created": 1790000002, "usage": {"prompt_tokens": 7, "completion_tokens": 8}}\n',
         "created_at,tokens_prompt,tokens_completion\n2026-01-01 10:00:00,5,6\n2026-01-01 10:00:02,7,8\n",
         "request_created_at,prompt_tokens,completion_tokens\n2026-01-01 10:00:00+00,5,6\n2026-01-01 10:00:02+00,7,8\n",
+        ",ts,input_tokens,output_tokens\n0,1790000000,5,6\n1,1790000002,7,8\n",  # a table of pandas with its index
         "start_time,input_tokens,output_tokens\n2026-01-01 10:00:00 +0000 UTC,5,6\n2026-01-01 10:00:02 +0000 UTC,7,8\n",
     ],
 )
