@@ -138,6 +138,7 @@ def test_prompts_have_the_requested_lengths(tokenizer: Path) -> None:
     ("argv", "part"),
     [
         (["--tokenizer", "nowhere"], "--tokenizer 'nowhere': there is no tokenizer.json"),
+        (["--tokenizer", "./missing"], "missing': there is no such folder; give a folder"),
         (["--vllm", "/nowhere/vllm"], "--vllm '/nowhere/vllm': no vLLM found"),
     ],
 )

@@ -315,6 +315,8 @@ def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:
         file: Path | None = folder / _NAME
         if not (folder / _NAME).is_file():
             raise SettingError("tokenizer", name, f"there is no {_NAME}", remedy)
+    elif name.startswith(("/", ".", "~")):  # no hub name begins so
+        raise SettingError("tokenizer", name, "there is no such folder", remedy)
     else:
         file = cached_file(name, _NAME)
     try:
