@@ -47,7 +47,7 @@ def rows(
 
 
 _OUT_OF_MEMORY = (
-    r"OutOfMemoryError|\bout of memory\b",
+    r"OutOfMemoryError|\bout of memory\b|\bbad_alloc\b",
     r"cudaErrorMemoryAllocation",
     r"CUBLAS_STATUS_ALLOC_FAILED",
     r"DefaultCPUAllocator: can't allocate memory",
@@ -90,6 +90,7 @@ _MODEL = (
     r"SafetensorError|SafetensorsParsingError|Error while deserializing header|incomplete metadata, file not fully",
     r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
     r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
+    r"(?:safetensors|\.model)\b.*No such file or directory|in loading state_dict|Trying to set a tensor of shape",
     r"size mismatch for |Attempted to load weight|There is no module or parameter named",
     r"weights (?:are|were) not initialized from checkpoint|Could not find checkpoint files|Missing keys .* in loaded",
     r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
@@ -103,11 +104,13 @@ _MODEL = (
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
     r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
-    r"`?rope_scaling`? must be a dictionary with|GGUF (?:model with architecture|magic)|Unknown gguf",
+    r"`?rope_scaling`? must be a dictionary with|Unknown RoPE scaling",
+    r"GGUF (?:model with architecture|magic)|Unknown gguf",
     r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
     r"(?<!CUDA error: )Operation not permitted|Errno 1\b",
     r"Permission denied|Read-only file system|Stale file handle|\bI/O error|Input/output error",
-    r"Transport endpoint is not connected|Errno (?:5|13|30|70|107|116|121)\b",
+    r"Transport endpoint is not connected|Errno (?:5|13|16|30|70|107|116|121)\b",
+    r"getpwuid\(\): uid not found|is longer than \d+ characters \(sizeof|AF_UNIX path too long",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
 
@@ -119,9 +122,12 @@ _DEVICE = (
     r"No (?:CUDA|HIP|XPU) (?:GPU|device)s are available|Cannot re-initialize CUDA in forked subprocess",
     r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
     r"HIP error: invalid device function|NoBinaryForGpu|were compiled with different CUDA|CUDNN_STATUS_NOT_INITIALIZED",
+    r"CUDNN_STATUS_\w*VERSION_MISMATCH|version \(\S+\) does not match|is already used by a Transformers config",
+    r"Failed to import \S+ because|partially initialized module",
     r"Cannot get CUDA generator without ATen_cuda|detected CUDA version .* mismatches",
     r"'_OpNamespace' '\w+' object has no attribute|operator \w+::\w+ does not exist",
-    r"Unsupported gpu architecture|PTXAS error|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
+    r"Unsupported gpu architecture|invalid value for --gpu-architecture|is not defined for option 'gpu-name'",
+    r"PTXAS error|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
     r"Failed to infer device type",
     r"CUDA (?:driver )?error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*device.* busy)",
@@ -141,19 +147,21 @@ _INTERCONNECT = (
     r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
     r"Watchdog caught collective operation timeout|milliseconds before timing out",
     r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error",
-    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|closed by peer|Unable to find address)",
+    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|(?:closed|reset) by peer|Unable to find address)",
     r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
     r"Could not find any running Ray instance|Current node has no \w+ available|Ray workers have not started",
     r"Cannot provide a placement group|Not enough resources to allocate|should have a unique IP address",
     r"exceeds the total number of available GPUs in the placement group|can fulfill resource request|NodeDiedError",
     r"Rendezvous\w*Error|Failed to connect to GCS",
     r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)|Barrier (?:departure )?timed out",
+    r"store[ _]based[ _]barrier",
 )
 """The processes of a server do not reach each other."""
 
 _PACKAGES = (
     r"torch|triton|transformers|tokenizers|safetensors|numpy|xformers|flash_attn|timm|einops|tiktoken|sentencepiece|"
-    r"mistral_common|mamba_ssm|causal_conv1d|open_clip|librosa|soundfile|cv2|PIL|decord|google\.protobuf"
+    r"mistral_common|mamba_ssm|causal_conv1d|open_clip|librosa|soundfile|cv2|PIL|decord|google\.protobuf|"
+    r"pynvml|xgrammar|setuptools|accelerate|compressed_tensors|_\w+"
 )
 """Packages that an engine or a model needs, whatever the flags are."""
 
@@ -232,7 +240,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Bfloat16 is only supported on GPUs with compute capability",
         r"KV cache is not supported (?:by|on)",
         r"fp8e4nv not supported in this architecture",
-        r"out of resource: shared memory",
+        r"out of resource: |Quantization scheme is not supported",
         r"CPU Offloading is currently only supported on",
         r"No compiled \w+ for|FlashAttention only supports Ampere",
         r"is larger than the number of available GPUs|is greater than max_lora_rank",
@@ -244,8 +252,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.ENVIRONMENT_BROKEN,
         r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment|DistributionNotFound",
         r"^(?:Import|Value)Error: .*please (?:re)?install|Descriptors cannot be created directly",
-        r"Numpy is not available|may indicate binary incompatibility|module 'numpy' has no attribute",
-        rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})",
+        r"Numpy is not available|may indicate binary incompatibility",
+        rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})|module '(?:{_PACKAGES})[\w.]*' has no attribute",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,
     ),
@@ -253,7 +261,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",
-        r"^ValueError: .*(?:not support|not compatible|incompatible|must be|cannot be|should have)",
+        r"^ValueError: .*(?:(?:not|only) support|not compatible|incompatible|must be|cannot be|should have)",
         r"^ValueError: .*(?:larg|great|small)er than",
         phases=STARTING,
         general=True,

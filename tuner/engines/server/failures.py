@@ -67,7 +67,7 @@ _TAIL_BYTES = 2_000_000
 _LINE_CHARS = 4000
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources|Timeout)\b(?::|$)|"
-    r"^[a-z]\w*\.(?:\w+\.)*[A-Z]\w+: "
+    r"^[a-z]\w*\.(?:\w+\.)*(?:[A-Z]\w+|\w*error): "
 )
 _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 """How argparse begins a line: the program's name, a colon, and `error: `."""
