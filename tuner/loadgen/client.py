@@ -174,6 +174,8 @@ def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes, bytes]]:
                     yield data_at, data.pop(), name
                 data.append(line[5:].strip())
                 data_at = at
+            elif line in (b"{", b"["):  # JSON over several lines
+                raise _no_field(b" ".join(b"".join(piece for _, piece in pieces).split()))
             elif line:
                 name = _name(line, name)
             else:
@@ -188,8 +190,12 @@ def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes, bytes]]:
 def _name(line: bytes, name: bytes) -> bytes:
     """Return the event's name after a line that has no data: `error` for `event: error`."""
     if not line.isspace() and not _FIELD.fullmatch(line):
-        raise MalformedError(f"a line that is no field of an event: {line[:_SHOWN]!r}")
+        raise _no_field(line)
     return line[6:].strip() if line.startswith(b"event:") else name
+
+
+def _no_field(line: bytes) -> MalformedError:
+    return MalformedError(f"a line that is no field of an event: {line[:_SHOWN]!r}")
 
 
 def _is_whole(data: bytes) -> bool:
@@ -222,7 +228,7 @@ def _lines(pieces: Sequence[Piece]) -> Iterator[tuple[float, list[bytes]]]:
     if last.startswith(_DATA) and last[5:].strip() == _DONE:
         yield at, [last]
     elif not _BEGINNING.fullmatch(last):
-        raise MalformedError(f"a line that is no field of an event: {last[:_SHOWN]!r}")
+        raise _no_field(last)
 
 
 def _without_mark(pieces: Sequence[Piece]) -> Iterator[Piece]:

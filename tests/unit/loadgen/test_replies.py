@@ -67,6 +67,7 @@ REPLIES: dict[str, tuple[bytes, RequestStatus, str]] = {
     "HTTP/1.0 until the end": (b"HTTP/1.0 200 OK\r\n\r\n" + TOKEN + USAGE + DONE, COMPLETED, "None"),
     "HTTP/1.0 cut short": (b"HTTP/1.0 200 OK\r\n\r\n" + TOKEN + USAGE, LOST, "ended without [DONE]"),
     "JSON with an error": (plain("200 OK", b'{"error": {"message": "overloaded"}}'), MALFORMED, "overloaded"),
+    "JSON over lines": (plain("200 OK", b'{\n  "error": "overloaded"\n}'), MALFORMED, "overloaded"),
     "a redirect to nowhere": (plain("302 T", b"", "Location: http://[no"), REFUSED, "HTTP 302"),
     "an early hint": (b"HTTP/1.1 103 Early Hints\r\n\r\n" + GOOD, COMPLETED, "None"),
     "JSON and no stream": (plain("200 OK", b'{"choices": [{"text": "a"}]}'), MALFORMED, "no field of an event"),
