@@ -192,5 +192,15 @@ def test_a_decoder_whose_keys_are_beside_those_of_its_encoder() -> None:
     assert shape.kv_bytes_per_token(2) == 57_344
 
 
+def test_a_decoder_without_a_type_has_that_of_the_whole() -> None:
+    # DeepSeek-OCR: 12 layers of 4 × 1280², a dense MLP of 6848, 11 layers with 64 + 2 experts of 896 and a router
+    sizes = {"hidden_size": 1280, "intermediate_size": 6848, "moe_intermediate_size": 896, "num_hidden_layers": 12}
+    heads = {"num_attention_heads": 10, "num_key_value_heads": 10, "kv_lora_rank": None, "v_head_dim": 0}
+    experts = {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+    text = {**sizes, **heads, **experts, "vocab_size": 129280, "max_position_embeddings": 8192}
+    shape = ModelShape.from_config_json({"model_type": "deepseek_vl_v2", "language_config": text})
+    assert (shape.unread, shape.kv_bytes_per_token(2), shape.parameters) == (None, 61_440, 2_934_734_080)
+
+
 def test_an_unknown_model_has_no_shape() -> None:
     assert known_model("Qwen/Qwen9-1T") is None
