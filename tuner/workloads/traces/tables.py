@@ -22,6 +22,7 @@ A row without tokens of an answer is a request that failed. It is left out.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -222,7 +223,7 @@ def read_table(source: TraceSource, table: Table) -> Recording:
             names = ", ".join(columns[column] for column in _NEEDED)
             rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
             raise UserError(f"{place}: {rule}; correct or remove that line") from None
-        blocks = (row.get(columns["blocks"]) if "blocks" in columns else None) or ()
+        blocks = _unpacked(row.get(columns["blocks"]) if "blocks" in columns else None) or ()
         if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
             raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
         if recorder.is_new(None if table.key is None else row.get(table.key)):
@@ -237,6 +238,14 @@ def _end(row: Row, columns: Mapping[Column, str]) -> float | None:
         return time_of(row[columns["end"]])[0]
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
+
+
+def _unpacked(blocks: Any) -> Any:
+    """Return the list that a cell of CSV has as text; anything else as it is."""
+    try:
+        return json.loads(blocks) if isinstance(blocks, str) and blocks.startswith("[") else blocks
+    except (ValueError, RecursionError):
+        return blocks
 
 
 def _is_block(value: Any) -> bool:

@@ -50,6 +50,12 @@ def test_bailian_has_blocks_of_16_tokens_and_sessions_of_followed_chats(tmp_path
     assert seconds(found) == [0.0, 0.5, 2.0, 9.0]
 
 
+def test_blocks_may_be_a_list_in_a_cell_of_csv(tmp_path: Path) -> None:
+    table = 'timestamp,input_length,output_length,hash_ids\n0,1000,5,"[7, 8]"\n3000,600,5,"[7, 9]"\n'
+    found = read(tmp_path, table)
+    assert (found.title, [each.blocks for each in found.requests]) == ("Mooncake", [(0, 1), (0, 2)])
+
+
 def test_burst_gpt_has_sessions_and_failures(tmp_path: Path) -> None:
     found = read(tmp_path, samples.BURST_GPT_3)
     assert rows(found) == [(472, 18, 0), (1087, 230, 0), (417, 276, None)]
