@@ -173,8 +173,8 @@ def without_cause(
     died: re.Pattern[str] | None = None,
 ) -> Failure:
     """Return the typed failure if the log has no cause; `died` are lines that state the end of a child process."""
-    ended = re.search(r"Failed core proc\(s\): \{'\w+': (-?\d+)", log_text)
-    number = signal_of(int(ended[1]) if ended and signal_of(exit_code) is None else exit_code)
+    codes = [int(code) for found in _ENDED.findall(log_text) for code in re.findall(r": (-?\d{1,3})\b", found)]
+    number = signal_of(exit_code) or signal_of(min(codes, default=None))
     if number is not None:
         name = signal_name(number)
         if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -186,12 +186,15 @@ def without_cause(
             message = f"the server crashed ({name}): {_OF_THE_MACHINE[number]}"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
-    if died is not None and died.search(log_text) and ended is None:
+    if died is not None and died.search(log_text) and not codes:
         message = "a process of the server was killed from outside: it logged no error"
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
     return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
 
+
+_ENDED = re.compile(r"Failed core proc\(s\): \{([^}]*)")
+"""Processes of vLLM with their exit codes."""
 
 _FIRST_SIGNAL = 128
 _SHELL_SIGNALS = frozenset(

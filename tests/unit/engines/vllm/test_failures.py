@@ -166,11 +166,18 @@ def test_an_empty_log_leaves_the_exit_code(exit_code: int | None, kind: FailureK
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(-9, K.SERVER_KILLED), (-11, K.ENGINE_CRASH), (-7, K.ENVIRONMENT_BROKEN), (1, K.ENGINE_CRASH)],
+    ("codes", "kind"),
+    [
+        ("'EngineCore_DP0': -9", K.SERVER_KILLED),
+        ("'EngineCore_DP0': -11", K.ENGINE_CRASH),
+        ("'EngineCore_DP0': -7", K.ENVIRONMENT_BROKEN),
+        ("'EngineCore_DP0': 1", K.ENGINE_CRASH),
+        ("'EngineCore_DP0': 1, 'EngineCore_DP1': -9", K.SERVER_KILLED),
+        ("", K.SERVER_KILLED),
+    ],
 )
-def test_the_exit_code_of_the_engine_says_why_it_died(code: int, kind: FailureKind) -> None:
-    text = f"RuntimeError: Engine core initialization failed. Failed core proc(s): {{'EngineCore_DP0': {code}}}\n"
+def test_the_exit_code_of_the_engine_says_why_it_died(codes: str, kind: FailureKind) -> None:
+    text = f"RuntimeError: Engine core initialization failed. Failed core proc(s): {{{codes}}}\n"
     assert classify(text, 1, Phase.READY).kind is kind
 
 
