@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from records.trials import Config, Failure, Provenance, TrialRecord
+from records.trials import Config, Provenance, TrialRecord
 from search_spaces import JoinedSpace, Price, ResolvedSpace
 from search_spaces.parameter import ParameterValue
 from tuner.cli.output.parts import missed_slos
@@ -17,7 +17,6 @@ from tuner.results import text
 from tuner.results.conclusion import price_lines
 from tuner.results.text import short_configuration
 from tuner.scoring.goals import Goals, Objective
-from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 from tuner.workloads.schedule import file_notes
 
@@ -88,10 +87,9 @@ def stage_line(plan: StagePlan) -> str:
     return f"confirmation: {', '.join(plan.subjects)} in {rounds}, {text.count(plan.trials, 'measurement')}"
 
 
-def retry_line(spec: TrialSpec, failure: Failure) -> str:
-    """Return why a trial runs again."""
-    name = text.title(spec.number, spec.round)
-    return f"{name} runs again: attempt {spec.attempt} failed, {failure.kind.value}: {text.one_line(failure.message)}"
+def retry_line(number: int, round_: int, attempt: int, kind: str, message: str) -> str:
+    """Return why a trial runs again: its failed attempt, and kind and message of the failure."""
+    return f"{text.title(number, round_)} runs again: attempt {attempt} failed, {kind}: {text.one_line(message)}"
 
 
 def sync_line(status: SyncStatus) -> str:
@@ -195,6 +193,7 @@ def simulation_line(engine: EngineInfo, hardware: str) -> str:
 
 LINE_WIDTH = 140
 _SEARCH = StagePlan(Stage.SEARCH, 0)
+_RETRIED = ("number", "round", "attempt", "kind", "message")
 
 
 class WatchedStudy:
@@ -219,7 +218,7 @@ class WatchedStudy:
             "opened": self._opened,
             "stage": self._stage,
             "trial": self._trial,
-            "trial_retried": _retried,
+            "trial_retried": lambda data: [retry_line(*(data[name] for name in _RETRIED))],
             "note": lambda data: [data["text"]],
             "drift": lambda data: [f"deployed servers: {data['text']}"],
             "requested": lambda data: [f"asked to {data['request']}"],
@@ -268,8 +267,3 @@ class WatchedStudy:
 def _queued(data: Mapping[str, Any]) -> list[str]:
     reason = data.get("reason")
     return [("queued again" if data.get("resumed") else "queued") + (f": {reason}" if reason else "")]
-
-
-def _retried(data: Mapping[str, Any]) -> list[str]:
-    name = text.title(data["number"], data["round"])
-    return [f"{name} runs again: attempt {data['attempt']} failed, {data['kind']}: {data['message']}"]

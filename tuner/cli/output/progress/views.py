@@ -17,7 +17,7 @@ from records.trials import Failure, TrialKind, TrialRecord
 from tuner.cli.arguments import command
 from tuner.cli.output.parts import fill_trials, say
 from tuner.cli.output.progress import lines
-from tuner.cli.output.progress.lines import opening_lines
+from tuner.cli.output.progress.lines import LINE_WIDTH, opening_lines
 from tuner.cli.output.progress.state import Progress, score_of
 from tuner.executors.base import WorkerState
 from tuner.results import text
@@ -35,19 +35,11 @@ _FIXED_LINES = 13
 """Lines of the view beside its trials and workers."""
 
 
-class LiveView(StudyObserver):
-    """Draws the study's state on standard error."""
+class View(StudyObserver):
+    """Keeps the progress of a study, and shows each note and each retry as a line."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+    def __init__(self) -> None:
         self._progress: Progress | None = None
-        self._live = Live(
-            console=self._console,
-            refresh_per_second=REDRAWS_PER_S,
-            transient=True,
-            get_renderable=self._picture,
-            vertical_overflow="crop",
-        )
 
     @property
     def progress(self) -> Progress:
@@ -55,17 +47,10 @@ class LiveView(StudyObserver):
         assert self._progress is not None
         return self._progress
 
-    def _picture(self) -> RenderableType:
-        if self._progress is None:
-            return Text("")
-        return picture(self._progress, self._console.width, self._console.height)
-
     def opened(self, start: StudyStart) -> None:
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self.note(line)
-        self.note("")
-        self._live.start()
 
     def stage(self, plan: StagePlan) -> None:
         self.progress.stage(plan)
@@ -77,11 +62,7 @@ class LiveView(StudyObserver):
         self.progress.finished(record)
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Write above the view why a trial runs again."""
-        self.note(lines.retry_line(spec, failure))
-
-    def note(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self.note(lines.retry_line(spec.number, spec.round, spec.attempt, failure.kind.value, failure.message))
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         self.progress.workers = states
@@ -91,6 +72,36 @@ class LiveView(StudyObserver):
 
     def close(self) -> None:
         """Take the view off the terminal."""
+
+
+class LiveView(View):
+    """Draws the study's state on standard error, below its notes."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=REDRAWS_PER_S,
+            transient=True,
+            get_renderable=self._picture,
+            vertical_overflow="crop",
+        )
+
+    def _picture(self) -> RenderableType:
+        if self._progress is None:
+            return Text("")
+        return picture(self._progress, self._console.width, self._console.height)
+
+    def opened(self, start: StudyStart) -> None:
+        super().opened(start)
+        self.note("")
+        self._live.start()
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
         self._live.stop()
 
 
@@ -215,7 +226,6 @@ def _waiting(status: SyncStatus, study: str, width: int) -> list[RenderableType]
     return [_bar_line("MLflow", status.logged, status.finished, lines.sync_line(status), width), hint]
 
 
-LINE_WIDTH = 140
 STEP = 10
 """Trials that MLflow logs between two lines of the wait for it."""
 
@@ -228,57 +238,36 @@ def skip_hint(study: str) -> str:
     return f"Ctrl-C skips the wait, `{command('study', 'sync', study)}` logs the rest"
 
 
-class PlainView(StudyObserver):
+class PlainView(View):
     """Writes one line for each finished trial."""
 
     def __init__(self, write: Callable[[str], None] = say, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._write = write
         self._monotonic = monotonic
         self._all_logged_since: float | None = None
-        self._progress: Progress | None = None
         self._reported = -STEP
-
-    @property
-    def progress(self) -> Progress:
-        """What is known of the study; only between `opened` and the end."""
-        assert self._progress is not None
-        return self._progress
-
-    def opened(self, start: StudyStart) -> None:
-        self._progress = Progress(start)
-        for line in opening_lines(start, self._progress.done):
-            self._write(line)
 
     def stage(self, plan: StagePlan) -> None:
         """Write which stage begins, but for the search."""
-        self.progress.stage(plan)
+        super().stage(plan)
         if plan.stage is not Stage.SEARCH:
-            self._write(lines.stage_line(plan))
-
-    def started(self, spec: TrialSpec, slot: int) -> None:
-        """Write nothing: the line of the finished trial is enough."""
-        self.progress.started(spec)
+            self.note(lines.stage_line(plan))
 
     def finished(self, record: TrialRecord) -> None:
-        self.progress.finished(record)
-        self._write(trial_line(self.progress, record, LINE_WIDTH))
-
-    def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        self._write(lines.retry_line(spec, failure))
+        super().finished(record)
+        self.note(trial_line(self.progress, record, LINE_WIDTH))
 
     def note(self, text: str) -> None:
         self._write(text)
 
-    def tick(self, states: Sequence[WorkerState]) -> None:
-        self.progress.workers = states
-
     def synced(self, status: SyncStatus) -> None:
         """Write, at the end of a study, how far MLflow is, every `STEP` trials."""
-        self.progress.mlflow = status
+        super().synced(status)
         if status.waiting and not status.complete and status.logged >= self._reported + STEP:
             self._reported = status.logged
             hint = "" if status.logged else f" ({skip_hint(self.progress.spec.name)})"
-            self._write(f"{lines.sync_line(status)}{hint}")
+            self.note(f"{lines.sync_line(status)}{hint}")
         if status.waiting and status.complete:
             self._show_wait_for_summary(status)
 
@@ -288,10 +277,7 @@ class PlainView(StudyObserver):
             self._all_logged_since = self._monotonic()
         elif self._monotonic() - self._all_logged_since > SUMMARY_S:
             self._all_logged_since = math.inf
-            self._write(f"{lines.sync_line(status)} ({skip_hint(self.progress.spec.name)})")
-
-    def close(self) -> None:
-        """Do nothing."""
+            self.note(f"{lines.sync_line(status)} ({skip_hint(self.progress.spec.name)})")
 
 
 def trial_line(progress: Progress, record: TrialRecord, width: int) -> str:
@@ -302,6 +288,6 @@ def trial_line(progress: Progress, record: TrialRecord, width: int) -> str:
     return lines.end_with_configuration(line, record, progress.defaults, width)
 
 
-def new_view(plain: bool) -> LiveView | PlainView:
+def new_view(plain: bool) -> View:
     """Return the live view where standard error is a terminal, unless `plain`."""
     return PlainView() if plain or not sys.stderr.isatty() else LiveView()
