@@ -123,7 +123,7 @@ def _configuration(records: Sequence[TrialRecord], rows: Mapping[str, str]) -> C
         text=(trial.label if not trial.round else None) or _config_text(trial.config),
         baseline=trial.kind is TrialKind.BASELINE,
         state=trial.state,
-        score=trial.verdict.score if trial.verdict else None,
+        score=trial.score,
         failure=_failure(records),
         shares={row: _mean_share(records, metric) for row, metric in rows.items()},
     )

@@ -417,6 +417,11 @@ class TrialRecord:
         return f"#{self.number}" + (f" r{self.round}" if self.round else "")
 
     @property
+    def score(self) -> float | None:
+        """The verdict's score; None without one."""
+        return None if self.verdict is None else self.verdict.score
+
+    @property
     def state(self) -> str:
         """`pending`, `cut`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
         if self.outcome is None:

@@ -79,7 +79,7 @@ def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
         found = _best_of_search(trials)
         if found is None:
             return None
-        return Best(found.name, {**metrics_of(found.outcome), "score": _score(found)}, moment, found.number)
+        return Best(found.name, {**metrics_of(found.outcome), "score": found.score}, moment, found.number)
     best = best_trial(study.conclusion, trials)
     if best is None:
         return Best(NO_WINNER, {}, moment, highest + 1)
@@ -88,13 +88,9 @@ def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
 
 def _best_of_search(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     """Return the feasible trial with the highest score; rounds do not count."""
-    scored = [(_score(trial), trial) for trial in trials if trial.round == 0 and trial.state == "ok"]
+    scored = [(trial.score, trial) for trial in trials if trial.round == 0 and trial.state == "ok"]
     ranked = [(score, trial) for score, trial in scored if score is not None]
     return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
-
-
-def _score(trial: TrialRecord) -> float | None:
-    return None if trial.verdict is None else trial.verdict.score
 
 
 NOTE_TAG = "mlflow.note.content"
@@ -348,7 +344,7 @@ def history_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoin
     """Return a trial's points for the parent run: its objectives and its score, with the trial's number as the step."""
     if trial.round or trial.verdict is None:
         return []
-    values = {**trial.verdict.values, "score": trial.verdict.score}
+    values = {**trial.verdict.values, "score": trial.score}
     return list(_points({f"trial/{name}": value for name, value in values.items()}, outcome.ended_at, trial.number))
 
 
@@ -392,12 +388,8 @@ def artifact_files(folder: Path) -> list[Path]:
     return [file for pattern in ARTIFACTS for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 
-def _metrics_and_score(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
-    return {**metrics_of(outcome), "score": trial.verdict.score if trial.verdict else None}
-
-
 def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
-    values = _metrics_and_score(trial, outcome)
+    values = {**metrics_of(outcome), "score": trial.score}
     server = asdict(outcome.server) if outcome.server else {}
     values |= {f"server/{name}": value for name, value in server.items() if name != "attention_backend"}
     timing = _timing(outcome.provenance)

@@ -61,10 +61,14 @@ def searched(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
+def _scored(trials: Sequence[TrialRecord]) -> list[tuple[TrialRecord, float]]:
+    return [(trial, trial.score) for trial in searched(trials) if trial.score]
+
+
 def progress(trials: Sequence[TrialRecord]) -> go.Figure | None:
     """Draw the score of each trial, the best so far, and crosses for failed trials; None without any score."""
     every = searched(trials)
-    scored = [(trial, trial.verdict.score) for trial in every if trial.verdict is not None and trial.verdict.score]
+    scored = _scored(trials)
     if not scored:
         return None
     figure = new_figure(xaxis_title="trial", yaxis_title="score (the reference scores 1)")
@@ -196,7 +200,7 @@ def slices(
         defaults: the engine's, as far as they are known.
     """
     names = varied(trials, ranked)[:SLICES]
-    scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
+    scored = _scored(trials)
     if not names or not scored:
         return None
     columns = min(4, len(names))
@@ -204,16 +208,16 @@ def slices(
     figure = panels(rows, columns, names, shared_yaxes=True, horizontal_spacing=0.03, vertical_spacing=0.22)
     figure.update_layout(height=90 + 250 * rows, showlegend=False)
     for index, name in enumerate(names):
-        values = [trial.config.get(name) for trial in scored]
+        values = [trial.config.get(name) for trial, _ in scored]
         values = [(defaults or {}).get(name) if value is None else value for value in values]
         where = {"row": index // columns + 1, "col": index % columns + 1}
         numeric = len({*values}) > CATEGORIES and all(_is_number(value) for value in values)
         figure.add_scatter(
             x=values if numeric else [_label(value) for value in values],
-            y=[trial.verdict.score for trial in scored if trial.verdict is not None],
+            y=[score for _, score in scored],
             mode="markers",
-            marker={"size": 7, "color": [BLUE if trial.state == "ok" else ORANGE for trial in scored]},
-            text=[f"#{trial.number}" for trial in scored],
+            marker={"size": 7, "color": [BLUE if trial.state == "ok" else ORANGE for trial, _ in scored]},
+            text=[f"#{trial.number}" for trial, _ in scored],
             hovertemplate="%{text}, %{x}: score %{y:.3f}<extra></extra>",
             **where,
         )
@@ -240,11 +244,11 @@ def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Fi
         ranked: parameters, the most important first.
     """
     names = varied(trials, ranked)[:LANES]
-    scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
+    scored = _scored(trials)
     if not names or len(scored) < 2:
         return None
-    scores = [trial.verdict.score for trial in scored if trial.verdict is not None]
-    lanes = [_lane(name, [trial.config.get(name) for trial in scored]) for name in names]
+    scores = [score for _, score in scored]
+    lanes = [_lane(name, [trial.config.get(name) for trial, _ in scored]) for name in names]
     line = {"color": scores, "colorscale": SCALE, "showscale": True, "colorbar": {"title": {"text": "score"}}}
     widest = max(len(str(tick)) for tick in lanes[0]["ticktext"])  # the first axis has its labels to its left
     left = max(60, 12 + TICK_WIDTH * widest)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import plotly.graph_objects as go
 
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
+from records.tables import Grid
 
 
 def document(page: Page) -> dict[str, Any]:
@@ -36,31 +37,7 @@ def part_document(part: Figure | Table | Command | str) -> dict[str, Any]:
     if isinstance(part, Figure):
         note = f"{part.note} {part.source}".strip()
         return {"kind": "figure", "title": part.title, "note": note, "figure": json.loads(part.figure.to_json())}
-    return {
-        "kind": "table",
-        "title": part.title,
-        "note": part.note,
-        "columns": [{"heading": each.heading, "right": each.right} for each in part.table.columns],
-        "rows": [list(row) for row in part.table.rows],
-        "faint": sorted(part.table.faint),
-    }
-
-
-@dataclass(frozen=True)
-class KeptColumn:
-    """A column of a table that was kept."""
-
-    heading: str
-    right: bool
-
-
-@dataclass(frozen=True)
-class KeptTable:
-    """A table that was kept; see `TableLike`."""
-
-    columns: Sequence[KeptColumn]
-    rows: Sequence[Sequence[str]]
-    faint: set[int]
+    return {"kind": "table", "title": part.title, "note": part.note, **part.table.to_dict()}
 
 
 def page_of(kept: Mapping[str, Any]) -> Page:
@@ -85,5 +62,4 @@ def _part(kept: Mapping[str, Any]) -> Figure | Table | Command | str:
         return Command(kept["title"], kept["text"])
     if kind == "figure":
         return Figure(kept["title"], go.Figure(kept["figure"]), kept["note"])
-    columns = [KeptColumn(**each) for each in kept["columns"]]
-    return Table(kept["title"], KeptTable(columns, kept["rows"], {*kept["faint"]}), kept["note"])
+    return Table(kept["title"], Grid.from_dict(kept), kept["note"])

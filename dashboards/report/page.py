@@ -10,42 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Protocol
 
 import jinja2
 import plotly.graph_objects as go
 
 from dashboards.plots.style import figure_json, plotly_script
+from records.tables import Grid
 
 TEMPLATE = "report.html.j2"
-
-
-class ColumnLike(Protocol):
-    """A column of a table: its heading, and whether its cells are aligned to the right."""
-
-    @property
-    def heading(self) -> str:
-        """Above the cells."""
-
-    @property
-    def right(self) -> bool:
-        """True for numbers."""
-
-
-class TableLike(Protocol):
-    """A table: columns, rows of as many cells, and the indices of the rows that matter less."""
-
-    @property
-    def columns(self) -> Sequence[ColumnLike]:
-        """From left to right."""
-
-    @property
-    def rows(self) -> Sequence[Sequence[str]]:
-        """Cells by row."""
-
-    @property
-    def faint(self) -> set[int]:
-        """Rows that are drawn paler."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +35,7 @@ class Table:
     """A table: its title, the table, and what to know about it; `note` may be empty."""
 
     title: str
-    table: TableLike
+    table: Grid
     note: str = ""
 
 

@@ -35,8 +35,7 @@ class LineObserver(StudyObserver):
     def finished(self, record: TrialRecord) -> None:
         """Print the trial's number, round, state and score."""
         round_ = f" round {record.round}" if record.round else ""
-        score = record.verdict.score if record.verdict is not None else None
-        scored = f", score {score:.3f}" if score is not None else ""
+        scored = f", score {record.score:.3f}" if record.score is not None else ""
         self.note(f"trial {record.number}{round_}: {record.state}{scored}")
 
     def note(self, text: str) -> None:

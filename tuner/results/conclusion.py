@@ -8,12 +8,12 @@ from typing import Any
 
 from records.measured import REFERENCES
 from records.metrics import COSTS, ENERGY
+from records.tables import Grid, grid
 from records.trials import Config, JsonScalar, Provenance, TrialOutcome, configuration_changes
 from search_spaces import ENGINE, Price
 from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.findings import Findings, nearest_grid, rate_line
-from tuner.results.text import Grid, grid
 from tuner.scoring.flag_effects import (
     LIKELY,
     TOGETHER,

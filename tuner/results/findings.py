@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from records.measured import challenger_of, exported_of, measured, reference_number, rounds_of, shown_rounds
+from records.tables import Grid, grid
 from records.trials import Config, StudyRecord, TrialOutcome, TrialRecord
 from search_spaces import Price
 from tuner.results import text
-from tuner.results.text import Grid, grid
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.goals import Goals, Objective, Slo, parse_slo
 from tuner.scoring.rounds import StudyRounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from records import metrics
@@ -138,46 +138,6 @@ def joined(parts: Sequence[str], width: int, separator: str = ", ") -> list[str]
         else:
             found.append(part)
     return found
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: its heading, and whether its cells are aligned to the right as numbers are."""
-
-    heading: str
-    right: bool = True
-
-
-@dataclass
-class Grid:
-    """A table.
-
-    Attributes:
-        columns: from left to right.
-        rows: cells by row, one for each column.
-        faint: indices of the rows that matter less, such as flags without an effect.
-    """
-
-    columns: tuple[Column, ...]
-    rows: list[list[str]] = field(default_factory=list)
-    faint: set[int] = field(default_factory=set)
-
-    def add(self, *cells: str, faint: bool = False) -> None:
-        """Add a row.
-
-        Raises:
-            ValueError: if the number of cells is not that of the columns.
-        """
-        if len(cells) != len(self.columns):
-            raise ValueError(f"{len(cells)} cells for {len(self.columns)} columns")
-        if faint:
-            self.faint.add(len(self.rows))
-        self.rows.append([*cells])
-
-
-def grid(*headings: str, left: tuple[str, ...]) -> Grid:
-    """Return an empty table; the columns called `left` are aligned to the left."""
-    return Grid(tuple(Column(heading, heading not in left) for heading in headings))
 
 
 def words(values: Mapping[str, JsonScalar]) -> list[str]:

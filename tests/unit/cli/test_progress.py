@@ -8,7 +8,7 @@ import pytest
 
 from records.trials import Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
-from tuner.cli.output.progress.state import Progress, score_of
+from tuner.cli.output.progress.state import Progress
 from tuner.settings.study import ConfirmationSettings
 from tuner.study.protocols import Stage, StagePlan
 
@@ -44,7 +44,7 @@ def test_trials_that_finished_before_the_defaults_get_their_score_afterwards(tmp
     assert progress.best is None
     progress.finished(trial(0, 1000.0))
     # throughput has 40 of 70 parts of the score, p99 TPOT 20 and the success rate 10: 2 ** (40 / 70) = 1.486
-    assert [round(score_of(record) or 0, 3) for record in progress.last] == [1.486, 1.0]
+    assert [round(record.score or 0, 3) for record in progress.last] == [1.486, 1.0]
     assert progress.best is not None
     assert progress.best.number == 1
 

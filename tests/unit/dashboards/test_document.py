@@ -4,10 +4,11 @@ import json
 
 import plotly.graph_objects as go
 
-from dashboards.report.document import KeptColumn, KeptTable, document, page_of
+from dashboards.report.document import document, page_of
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from records.tables import Column, Grid
 
-GRID = KeptTable([KeptColumn("card", False), KeptColumn("servers", True)], [["h100", "2"], ["l4", "9"]], {1})
+GRID = Grid((Column("card", False), Column("servers")), [["h100", "2"], ["l4", "9"]], {1})
 PAGE = Page(
     title="Servers for m",
     verdict="2 servers.",

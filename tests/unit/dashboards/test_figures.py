@@ -12,9 +12,9 @@ from dashboards.plots import results, search, traffic
 from dashboards.plots.style import figure_json, new_figure
 from dashboards.plots.traffic import roofline_figure
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from records.tables import grid
 from records.trials import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
 from tests.store_samples import failed, pending, repeat, success, verdict
-from tuner.results.text import grid
 
 
 def trial(number: int, score: float | None, config: Config, outcome: TrialOutcome | None = None) -> TrialRecord:

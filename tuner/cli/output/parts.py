@@ -17,11 +17,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from records.tables import Grid, grid
 from records.trials import Config, TrialRecord
 from search_spaces import Price
 from tuner.client.replies import SubmittedStudy
 from tuner.results import text
-from tuner.results.text import Grid, joined, short_configuration
+from tuner.results.text import joined, short_configuration
 
 PLAIN_WIDTH = 100
 """Columns of output that is no terminal, where COLUMNS says nothing."""
@@ -164,7 +165,7 @@ def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
 
 def print_table(studies: Sequence[SubmittedStudy]) -> None:
     names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
-    table = text.grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
+    table = grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
     for study in studies:
         table.add(
             study.id,
@@ -285,10 +286,9 @@ def missed_slos(record: TrialRecord) -> list[str]:
 
 
 def _cells(trial: TrialRecord, metrics: Sequence[str]) -> list[Text]:
-    score = trial.verdict.score if trial.verdict else None
     return [
         Text(trial.state, style=STATE_STYLES[trial.state]),
-        Text(text.ABSENT if score is None else f"{score:.3f}"),
+        Text(text.ABSENT if trial.score is None else f"{trial.score:.3f}"),
         *(Text(text.number(trial.outcome.metric(name) if trial.outcome else None)) for name in metrics),
     ]
 

@@ -66,7 +66,7 @@ class EventObserver(StudyObserver):
             kind=record.kind.value,
             label=record.label,
             state=record.state,
-            score=None if verdict is None else verdict.score,
+            score=record.score,
             values={} if verdict is None else dict(verdict.values),
             constraints={} if verdict is None else dict(verdict.constraints),
             failure=None if failure is None else {"kind": failure.kind.value, "message": failure.message},

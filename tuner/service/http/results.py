@@ -78,7 +78,7 @@ def trial_of(record: TrialRecord) -> SubmittedTrial:
         kind=record.kind.value,
         label=record.label,
         state=record.state,
-        score=None if verdict is None else verdict.score,
+        score=record.score,
         feasible=None if verdict is None else verdict.feasible,
         values={} if verdict is None else verdict.values,
         constraints={} if verdict is None else verdict.constraints,

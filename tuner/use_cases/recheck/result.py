@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from records.tables import Grid, grid
 from records.trials import Provenance
 from search_spaces import Price
 from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_INCONCLUSIVE, EXIT_WORSE
 from tuner.export.references import INCONCLUSIVE_WORD, Comparison
 from tuner.results import text
-from tuner.results.text import Grid, grid, printable
+from tuner.results.text import printable
 from tuner.scoring.change import Change, Promise
 from tuner.scoring.compare import MeasuredRatio, Ratio
 

@@ -11,11 +11,11 @@ from dashboards.plots import pictures, results, search, traffic
 from dashboards.plots.traffic import roofline_figure, time_shares
 from dashboards.report.page import Figure, Table
 from dashboards.tradeoff import has_class_slos
+from records.tables import Grid, grid
 from storage.errors import StorageError
 from tuner.errors import UserError
 from tuner.results import text
 from tuner.results.conclusion import COST
-from tuner.results.text import Grid, grid
 from tuner.study.alternatives import front_of_study
 from tuner.use_cases.other_cards import CardPrediction, own_card
 from tuner.use_cases.report.reported import ReportedStudy

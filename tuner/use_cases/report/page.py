@@ -11,6 +11,7 @@ from typing import Any
 
 from dashboards.plots.results import side_by_side
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
+from records.tables import Grid, grid
 from records.trials import TrialRecord
 from search_spaces import shared_currency
 from storage import open_store
@@ -22,7 +23,7 @@ from tuner.owner import free_path, refuse_other_file
 from tuner.processes.secrets import shell_word
 from tuner.results import text
 from tuner.results.conclusion import COST, comparison_grid, parts
-from tuner.results.text import Grid, full_configuration, grid
+from tuner.results.text import full_configuration
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.charts import PREDICTED, ROOFLINE, STEPS, cards_parts, figures
 from tuner.use_cases.report.reported import ReportedStudy

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from records.tables import Grid, grid
 from search_spaces import shared_currency
 from tuner.results import text
-from tuner.results.text import Grid, grid
 from tuner.use_cases.size.fleet import HOURS_PER_MONTH
 from tuner.use_cases.size.sizing import Origin, Sized, Sizing
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from records.tables import grid
 from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.signals import terminated_like_interrupted
 from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.conclusion import price_lines
-from tuner.results.text import grid
 from tuner.scoring.change import Change
 from tuner.study.specification.spec import difference, summary_of
 from tuner.use_cases.canary import CanarySettings as CanarySettings

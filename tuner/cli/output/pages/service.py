@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from records.tables import Grid, grid
 from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
 from tuner.cli.from_server import open_client, refuse_both
@@ -148,8 +149,7 @@ def _print_sizing(client: Client, study: SubmittedStudy) -> int:
     if found["simulated"]:
         print(text.BANNER)
     kept = next(part for section in found["sections"] for part in section["parts"] if part["kind"] == "table")
-    columns = tuple(text.Column(each["heading"], each["right"]) for each in kept["columns"])
-    show(FittedTable(text.Grid(columns, kept["rows"], {*kept["faint"]})))
+    show(FittedTable(Grid.from_dict(kept)))
     print(f"see its report: {client.server}/#/study/{study.id}")
     return 0 if found["tiles"] else EXIT_SLOS_MISSED
 
@@ -183,7 +183,7 @@ def print_new_token(made: ServiceToken) -> None:
 
 def print_tokens(found: Sequence[ServiceToken]) -> None:
     names = ("token", "owner", "role", "made (UTC)", "expires", "used", "revoked")
-    table = text.grid(*names, left=names)
+    table = grid(*names, left=names)
     for each in found:
         times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
         cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from records.tables import grid
 from records.trials import TrialRecord
 from tuner.cli.arguments import command
 from tuner.cli.output.pages.optimize import conclusion_parts
@@ -23,7 +24,7 @@ from tuner.confidence import INTERVAL
 from tuner.errors import EXIT_OURS, EXIT_SLOS_MISSED
 from tuner.results import text
 from tuner.results.conclusion import price_lines
-from tuner.results.text import full_configuration, grid, short_configuration
+from tuner.results.text import full_configuration, short_configuration
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.front import Point, Weighed
 from tuner.study.alternatives import ByWeights, front_of_study, weighed_trials

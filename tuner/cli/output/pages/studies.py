@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from records.metrics import Direction, metric
+from records.tables import grid
 from records.trials import Cut, Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from search_spaces import Price
 from storage import open_store
@@ -65,7 +66,7 @@ def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     names = ("study", "provenance", "created (UTC)", "model, hardware", "trials", "conclusion")
-    table = text.grid(*names, left=tuple(name for name in names if name != "trials"))
+    table = grid(*names, left=tuple(name for name in names if name != "trials"))
     for row in rows:
         again = f" + {row['remeasurements']}" if row["remeasurements"] else ""
         table.add(
@@ -141,8 +142,7 @@ def sorted_trials(found: Sequence[TrialRecord], column: str) -> list[TrialRecord
 def _worst_last(trial: TrialRecord, column: str) -> float:
     """Return a value that is lower for a better trial."""
     if column == _SCORE:
-        value = trial.verdict.score if trial.verdict else None
-        return math.inf if value is None else -value
+        return math.inf if trial.score is None else -trial.score
     value = trial.outcome.metric(column) if trial.outcome else None
     if value is None:
         return math.inf
@@ -220,7 +220,7 @@ def _verdict(trial: TrialRecord) -> Rows:
     if trial.verdict is None or trial.state == "cut":
         return []
     slos = [f"{name} {'met' if value <= 0 else 'MISSED'}" for name, value in trial.verdict.constraints.items()]
-    return [("score", text.number(trial.verdict.score)), *([("SLOs", ", ".join(slos))] if slos else [])]
+    return [("score", text.number(trial.score)), *([("SLOs", ", ".join(slos))] if slos else [])]
 
 
 def _figures(outcome: TrialOutcome, objectives: Sequence[Objective], price: Price | None) -> list[RenderableType]:

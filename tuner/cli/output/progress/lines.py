@@ -32,9 +32,8 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective], price: Pric
     if outcome.cut is not None:
         return f"#{record.number} cut short: {outcome.cut.reason}"
     failure = None if outcome.failure is None else (outcome.failure.kind.value, outcome.failure.message)
-    score = record.verdict.score if record.verdict else None
     figures = {each.metric: outcome.metric(each.metric) for each in objectives}
-    return result_line(f"#{record.number} {record.state}", failure, missed_slos(record), score, figures, price)
+    return result_line(f"#{record.number} {record.state}", failure, missed_slos(record), record.score, figures, price)
 
 
 def result_line(

@@ -79,7 +79,7 @@ class Progress:
     def rescored(self, record: TrialRecord) -> TrialRecord:
         """Return the record with its score; a trial that ended before the defaults did is stored without one."""
         outcome, baseline = record.outcome, self.baseline
-        if record.verdict is None or record.verdict.score is not None or record.round or outcome is None:
+        if record.verdict is None or record.score is not None or record.round or outcome is None:
             return record
         if not outcome.succeeded or baseline is None or baseline.outcome is None or not baseline.outcome.succeeded:
             return record
@@ -94,8 +94,8 @@ class Progress:
     @property
     def best(self) -> TrialRecord | None:
         """The feasible trial of the search with the highest score."""
-        scored = [trial for trial in self._trials.values() if trial.state == "ok" and score_of(trial) is not None]
-        return max(scored, key=lambda trial: score_of(trial) or 0.0, default=None)
+        scored = [trial for trial in self._trials.values() if trial.state == "ok" and trial.score is not None]
+        return max(scored, key=lambda trial: trial.score or 0.0, default=None)
 
     @property
     def done(self) -> int:
@@ -191,8 +191,3 @@ def _benchmark_share(trials: Mapping[int, TrialRecord]) -> float:
     timings = [trial.outcome.timings for trial in trials.values() if trial.outcome is not None]
     total = sum(sum(each.values()) for each in timings)
     return sum(each.get(Phase.BENCHMARK, 0.0) for each in timings) / total if total else 0.0
-
-
-def score_of(record: TrialRecord) -> float | None:
-    """Return a trial's score; None without one."""
-    return record.verdict.score if record.verdict else None

@@ -18,7 +18,7 @@ from tuner.cli.arguments import command
 from tuner.cli.output.parts import fill_trials, say
 from tuner.cli.output.progress import lines
 from tuner.cli.output.progress.lines import LINE_WIDTH, opening_lines
-from tuner.cli.output.progress.state import Progress, score_of
+from tuner.cli.output.progress.state import Progress
 from tuner.executors.base import WorkerState
 from tuner.results import text
 from tuner.results.text import short_configuration
@@ -168,11 +168,10 @@ def _best(progress: Progress, width: int) -> list[RenderableType]:
         return []
     if best is None or best.outcome is None:
         return [_labelled("best", "no trial meets the SLOs yet"), Text("")]
-    score = score_of(best)
     if best.kind is TrialKind.BASELINE:
         shown = [Text("the defaults (score 1)", style="bold")]
     else:
-        shown = [Text(f"#{best.number}, score {text.number(score)} (the defaults have 1)", style="bold green")]
+        shown = [Text(f"#{best.number}, score {text.number(best.score)} (the defaults have 1)", style="bold green")]
     figures = []
     for objective in progress.spec.goals.objectives:
         value = best.outcome.metric(objective.metric)
