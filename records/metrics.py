@@ -74,12 +74,14 @@ ENERGY = "joules_per_output_token"
 OF_WHOLE_GPU = COSTS | {ENERGY} | frozenset(PER_GPU)
 """Metrics of the whole GPU: they exist for a workload, not for a class of its requests. No load generator has them."""
 
-_LATENCIES = {
+LATENCIES = {
     "ttft": ("time to first token", "from sending a request to its first token"),
     "tpot": ("time per output token", "(end-to-end latency - TTFT) / (output tokens - 1), one value for each request"),
     "itl": ("inter-token latency", "each gap between two consecutive chunks of one response"),
     "e2el": ("end-to-end latency", "from sending a request to its last token"),
 }
+"""Latencies of a request by their short names: what each is called, and what it is."""
+
 _STATISTICS = {"mean": "Mean", "median": "Median", "std": "Standard deviation of the"} | {
     f"p{p}": f"{p}th percentile of the" for p in PERCENTILES
 }
@@ -181,7 +183,7 @@ def _per_gpu() -> Iterable[Metric]:
 
 
 def _latencies() -> Iterable[Metric]:
-    for short, (latency, detail) in _LATENCIES.items():
+    for short, (latency, detail) in LATENCIES.items():
         for statistic, words in _STATISTICS.items():
             meaning = f"{words} {latency} of completed requests, in milliseconds: {detail}."
             yield Metric(f"{statistic}_{short}_ms", "ms", Direction.MINIMIZE, meaning)
@@ -245,7 +247,7 @@ def metric(name: str) -> Metric:
         return known[name]
     word = name.lower().replace("-", "_").replace("latency", "e2el").replace("e2e_", "e2el_")
     near = difflib.get_close_matches(word, known, n=3)
-    near = near or [f"p99_{part}_ms" for part in word.split("_") if part in _LATENCIES]
+    near = near or [f"p99_{part}_ms" for part in word.split("_") if part in LATENCIES]
     hint = f"; did you mean {', '.join(near)}?" if near else f"; metrics: {', '.join(known)}"
     raise KeyError(f"no metric is called {name!r}{hint}")
 

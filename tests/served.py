@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 
 from storage import Store, normalise_url, open_store
-from storage.service.records import Driver, Lease, Role, Submission, SubmissionState, Token
+from storage.service.records import Driver, Lease, Role, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.empty_database import write_empty_database
 from tuner.service.asked.rules import ServerRules
-from tuner.service.http.access import new_token
+from tuner.service.http.access import store_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 
@@ -54,8 +54,8 @@ class Served:
         return datetime.now(UTC)
 
     def add_token(self, name: str, owner: str, role: Role, expires_at: datetime | None = None) -> str:
-        self.tokens[name], digest = new_token()
-        self.service.add_token(Token(name, owner, role, digest, self.now(), expires_at))
+        lasts = None if expires_at is None else expires_at - self.now()
+        self.tokens[name], _ = store_token(self.service, name, owner, role, lasts)
         return self.tokens[name]
 
     def submit(self, id: str, owner: str = "ada", shared: bool = False) -> None:

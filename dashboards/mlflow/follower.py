@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,11 +70,8 @@ def sync_to_mlflow(
         StorageError: if the tuner's database cannot be used or has no such study, or another process syncs it for too
             long.
     """
-    follower = Follower(store_url, study, tracking_uri, on_wait)
-    try:
+    with closing(Follower(store_url, study, tracking_uri, on_wait)) as follower:
         return follower.sync(summary=True)
-    finally:
-        follower.close()
 
 
 class Follower:
@@ -186,10 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
     except StorageError as error:
         _report_problem(str(error))
         return 1
-    try:
+    with closing(follower):
         return _follow(follower)
-    finally:
-        follower.close()
 
 
 if __name__ == "__main__":

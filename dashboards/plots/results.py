@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
 from dashboards.tradeoff import is_distinction, percent
-from records.metrics import PERCENTILES
+from records.metrics import LATENCIES, PERCENTILES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from records.trials import TrialOutcome, TrialRecord
 
-LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency"}
+DRAWN = ("ttft", "tpot", "itl")
+"""Latencies of a figure; the fourth is the sum of the others."""
 
 MOST_FLAGS = 12
 """Most flags of the figure of their effects."""
@@ -132,12 +133,12 @@ def percentiles(outcomes: Mapping[str, TrialOutcome]) -> go.Figure | None:
     """
     shown = [
         (kind, {name: _points(outcome, kind) for name, outcome in outcomes.items()})
-        for kind in LATENCIES
+        for kind in DRAWN
         if any(_points(outcome, kind) for outcome in outcomes.values())
     ]
     if not shown:
         return None
-    figure = panels(1, len(shown), [LATENCIES[kind] for kind, _ in shown], horizontal_spacing=0.08)
+    figure = panels(1, len(shown), [LATENCIES[kind][0] for kind, _ in shown], horizontal_spacing=0.08)
     for column, (_, lines) in enumerate(shown, 1):
         for place, (name, points) in enumerate(lines.items()):
             figure.add_scatter(

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboards.plots.results import DRAWN
 from dashboards.plots.style import BLUE, COLORS, GREEN, GREY, ORANGE, RED, new_figure, panels
+from records.metrics import LATENCIES
 
 _DECADES = 10.0
 """The roof is drawn from the lowest and to the highest intensity, and by this factor beyond."""
@@ -109,8 +111,6 @@ POINTS = 200
 SAMPLES = 400
 """Most samples of a server's state in a figure."""
 
-_TITLES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "itl_ms": "inter-token latency"}
-
 
 def distributions(latencies: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> go.Figure | None:
     """Draw the cumulative distributions of latencies of several configurations.
@@ -118,16 +118,17 @@ def distributions(latencies: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -
     Args:
         latencies: by the name of the configuration, then `ttft_ms`, `tpot_ms` and `itl_ms`, each an array of ms.
     """
-    kinds = [kind for kind in _TITLES if any(len(each.get(kind, ())) for each in latencies.values())]
+    kinds = [kind for kind in DRAWN if any(len(each.get(f"{kind}_ms", ())) for each in latencies.values())]
     if not kinds:
         return None
-    figure = panels(1, len(kinds), [_TITLES[kind] for kind in kinds], shared_yaxes=True, horizontal_spacing=0.05)
+    figure = panels(1, len(kinds), [LATENCIES[kind][0] for kind in kinds], shared_yaxes=True, horizontal_spacing=0.05)
     shares = np.concatenate([np.linspace(0.0, 0.9, POINTS - 60), np.linspace(0.9, 1.0, 61)[1:]])
     for column, kind in enumerate(kinds, 1):
         for place, (name, found) in enumerate(latencies.items()):
-            if len(found.get(kind, ())):
+            values = found.get(f"{kind}_ms", ())
+            if len(values):
                 figure.add_scatter(
-                    x=np.round(np.quantile(found[kind], shares), 3).tolist(),
+                    x=np.round(np.quantile(values, shares), 3).tolist(),
                     y=np.round(shares, 4).tolist(),
                     mode="lines",
                     name=name,

@@ -221,13 +221,10 @@ class SubmissionStore(Transactions):
         return submission_record(row)
 
     @writing
-    def delete(self, session: Session, id: str, with_study: bool = False) -> None:
-        """Delete an ended submission and its events. What it used still counts for its owner.
+    def delete(self, session: Session, id: str) -> None:
+        """Delete an ended submission, its events, and its study with the trials; what it used still counts.
 
-        Args:
-            id: the submission.
-            with_study: also delete the study of that name with its trials, see `delete_study`. The caller holds the
-                study's lock and deletes Optuna's study.
+        The caller holds the study's lock and deletes Optuna's study.
 
         Raises:
             WrongState: if it has not ended.
@@ -238,8 +235,7 @@ class SubmissionStore(Transactions):
             raise WrongState(id, state, DELETABLE)
         session.execute(delete(EventRow).where(EventRow.submission_id == row.id))
         session.delete(row)
-        if with_study:
-            delete_study(session, id)
+        delete_study(session, id)
 
 
 def _insert(session: Session, new: Submission) -> bool:

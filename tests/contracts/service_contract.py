@@ -308,8 +308,7 @@ class DeleteContract(ServiceFixture):
         assert created
         assert (stored.events, stored.gpu_seconds, kinds(store)) == (1, 0.0, ["queued"])
 
-    @pytest.mark.parametrize("with_study", [False, True])
-    def test_the_study_stays_unless_it_is_asked_for(self, store: ServiceStore, url: str, with_study: bool) -> None:
+    def test_the_study_goes_with_it_and_no_other(self, store: ServiceStore, url: str) -> None:
         tables = open_store(url)
         for name in ("s", "t"):
             tables.create_study(studies.study(name))
@@ -322,21 +321,13 @@ class DeleteContract(ServiceFixture):
             tables.mark_synced(name, 1, 0, f"run of {name}")
         others = tables.trials("t"), tables.failed_attempts("t")
         in_state(store, S.DONE)
-        store.delete("s", with_study=with_study)
-        if with_study:
-            assert tables.study("s") is None
-            tables.create_study(studies.study("s"))
-            assert (tables.trials("s"), tables.failed_attempts("s")) == ([], [])
-        else:
-            assert len(tables.trials("s")) == 3
+        store.delete("s")
+        assert tables.study("s") is None
+        tables.create_study(studies.study("s"))
+        assert (tables.trials("s"), tables.failed_attempts("s")) == ([], [])
         assert (tables.trials("t"), tables.failed_attempts("t")) == others
         tables.mark_synced("t", 1, 0, "run of t")  # refuses any other run
         tables.close()
-
-    def test_a_study_that_does_not_exist_is_no_error(self, store: ServiceStore) -> None:
-        in_state(store, S.FAILED)
-        store.delete("s", with_study=True)
-        assert store.figures().states[S.FAILED] == 0
 
 
 class AccessContract(ServiceFixture):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from records.measured import REFERENCES
-from records.metrics import COSTS, ENERGY
+from records.metrics import COSTS, ENERGY, LATENCIES
 from records.tables import Grid, grid
 from records.trials import Config, JsonScalar, Provenance, TrialOutcome, configuration_changes
 from search_spaces import ENGINE, Price
@@ -30,7 +30,6 @@ from tuner.workloads.spec import ClosedLoop, read_workload
 BY_CLASS = " by request class"
 LEFT = ("class", "metric", "SLO", "met by")
 MET = "an SLO is met if it holds in every round"
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
 ALWAYS = ("ttft", "tpot")
 """Latencies that are shown of every class; others where a class has a bound on them."""
 

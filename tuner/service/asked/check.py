@@ -10,6 +10,7 @@ from search_spaces.schema import VLLM
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
+from tuner.service.asked.allowed import check_space
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.settings.fleet import SizeSettings
@@ -39,7 +40,8 @@ def check_asked(settings: StudySettings, files: Mapping[str, str], rules: Server
     check_contents(settings, files)
     with read_only(settings, files) as own:
         check_traffic(own)
-        rules.check_space(declared_space(own.space, load_preset(own.preset), VLLM, on_cpu=False).specs)
+        space = declared_space(own.space, load_preset(own.preset), VLLM, on_cpu=False)
+        check_space(space.specs, rules.flags, rules.variables)
 
 
 def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, simulated: bool) -> None:

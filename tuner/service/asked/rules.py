@@ -10,15 +10,14 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from search_spaces import known_hardware, space_names
-from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError
 from tuner.quality.harness import PREFIX as HARNESS
-from tuner.service.asked.allowed import check_space, check_variable, check_words
+from tuner.service.asked.allowed import check_variable, check_words
 from tuner.settings.fleet import SizeSettings
 from tuner.settings.study import StudySettings
 from tuner.workloads.presets import preset_names
@@ -53,17 +52,9 @@ class ServerRules:
     secrets: frozenset[str] = field(default_factory=frozenset)
     confirms: bool = True
 
-    def check_space(self, specs: Mapping[str, ParameterSpec]) -> None:
-        """Refuse a search space with a flag or a variable that this server does not allow.
-
-        Raises:
-            SettingError: about `space`.
-        """
-        check_space(specs, self.flags, self.variables)
-
 
 def check_rules(settings: StudySettings, rules: ServerRules) -> None:
-    """Refuse settings that this server does not allow. What a search space writes is checked by `check_space`.
+    """Refuse settings that this server does not allow. What a search space writes is checked by `allowed.check_space`.
 
     Raises:
         SettingError: with the first setting that breaks a rule.

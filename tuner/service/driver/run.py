@@ -17,7 +17,7 @@ from storage.service.records import Driver, Request, Role, Submission, Submissio
 from storage.service.store import ServiceStore
 from tuner.cancellation import NOTICE_S, Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
-from tuner.service.asked.allowed import check_words
+from tuner.service.asked.allowed import check_space, check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import read_settings
@@ -149,7 +149,7 @@ def _permit(spec: StudySpec, rules: ServerRules) -> None:
     Raises:
         SettingError: with the flag or the variable.
     """
-    rules.check_space(spec.space.specs)
+    check_space(spec.space.specs, rules.flags, rules.variables)
     check_words("server_arguments", spec.server.arguments, rules.flags)
 
 

@@ -27,12 +27,6 @@ TOUCH = timedelta(minutes=1)
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-def new_token() -> tuple[str, str]:
-    """Return a new token and its digest."""
-    token = f"tnr_{secrets.token_hex(32)}"
-    return token, digest_of(token)
-
-
 def digest_of(token: str) -> str:
     """Return the SHA-256 of a token, in hexadecimal digits."""
     return hashlib.sha256(token.encode()).hexdigest()
@@ -40,12 +34,17 @@ def digest_of(token: str) -> str:
 
 def make_token(service: ServiceStore, asked: NewToken) -> ServiceToken:
     """Store a new token, and return it with its secret."""
-    secret, digest = new_token()
-    now = datetime.now(UTC)
-    expires = None if asked.days is None else now + timedelta(days=asked.days)
-    token = Token(asked.name, asked.owner, asked.role, digest, now, expires)
-    service.add_token(token)
+    lasts = None if asked.days is None else timedelta(days=asked.days)
+    secret, token = store_token(service, asked.name, asked.owner, asked.role, lasts)
     return token_of(token, secret)
+
+
+def store_token(service: ServiceStore, name: str, owner: str, role: Role, lasts: timedelta | None) -> tuple[str, Token]:
+    """Store a new token, and return its secret and its record; None: it does not expire."""
+    secret, now = f"tnr_{secrets.token_hex(32)}", datetime.now(UTC)
+    token = Token(name, owner, role, digest_of(secret), now, None if lasts is None else now + lasts)
+    service.add_token(token)
+    return secret, token
 
 
 @dataclass(frozen=True)

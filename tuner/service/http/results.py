@@ -16,6 +16,7 @@ from records.trials import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.client.replies import SubmittedTrial
 from tuner.errors import reason_of
+from tuner.export.formats.registry import default_file
 from tuner.service.driver.size import ANSWER, PAGE
 from tuner.service.http.access import Known, Readable, readable
 from tuner.service.http.context import Context
@@ -173,7 +174,9 @@ def export(
     """
     reported(id, who, context)
     with TemporaryDirectory(prefix="tuner-export-") as folder:
-        paths = export_file(id, trial, Path(folder) / (file or f"{id}{_suffix(format)}"), context.url, format)
+        paths = export_file(
+            id, trial, Path(folder) / (file or f"{id}{default_file(format).suffix}"), context.url, format
+        )
         contents = {path.name: path.read_text(encoding="utf-8") for path in paths}
     if len(contents) > 1:
         return Response(json.dumps(contents), media_type="application/json")
@@ -183,12 +186,6 @@ def export(
         media_type="text/plain; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
-
-
-def _suffix(form: str) -> str:
-    from tuner.export.formats.registry import default_file
-
-    return default_file(form).suffix
 
 
 @router.get("/{id}/log", response_class=Response, responses=text("text/plain"))

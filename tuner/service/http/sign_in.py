@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from storage.service.records import Token
-from tuner.service.http.access import COOKIE, caller_of, new_token
+from tuner.service.http.access import COOKIE, caller_of, store_token
 from tuner.service.http.context import Context, ServiceContext
 from tuner.service.http.models import Body
 from tuner.service.http.problems import Problem, not_found
@@ -87,10 +87,6 @@ def _page(request: Request, context: ServiceContext) -> str:
 
 def _store_token(context: ServiceContext, person: Person) -> tuple[str, Token]:
     """Store a token for somebody, and return it with its secret; those of earlier sign-ins that expired are deleted."""
-    secret, digest = new_token()
-    now = datetime.now(UTC)
-    context.service.forget_tokens(PREFIX, now)
+    context.service.forget_tokens(PREFIX, datetime.now(UTC))
     name = f"{PREFIX}{secrets.token_hex(8)}"
-    token = Token(name, person.owner, person.role, digest, now, now + context.sign_in_time)
-    context.service.add_token(token)
-    return secret, token
+    return store_token(context.service, name, person.owner, person.role, context.sign_in_time)

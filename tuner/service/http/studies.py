@@ -59,7 +59,7 @@ def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None
         if found is not None and found.state not in ENDED:
             raise WrongState(id, found.state, DELETABLE)
         delete_optuna_study(url, id)
-        service.delete(id, with_study=True)
+        service.delete(id)
         # Without an SQLite file, the driver's artifacts are in its own folder.
         for place in (folder, data_folder(url, folder) / "artifacts" / id):
             shutil.rmtree(place, ignore_errors=True)
@@ -82,7 +82,9 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     of_command_line = known is None and not who.is_admin and context.store.study(id) is not None
     if of_command_line or (known is not None and not who.may_change(known.owner)):
         raise SettingError("id", id, "this id is taken", "choose another one")
-    asked = _asked(body, id, who.owner, kind, context.webhooks.chosen(body.webhook))
+    now, webhook = datetime.now(UTC), context.webhooks.chosen(body.webhook)
+    whose = (id, who.owner, body.settings, kind)
+    asked = Submission(*whose, body.gpus, body.priority, now, now, shared=body.shared, webhook=webhook)
     found, created = context.service.submit(asked, MOST_WAITING)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{id}"
@@ -104,12 +106,6 @@ def read_asked(
     for source in settings.learn_from:
         check_source(source, who, context)
     return settings, files
-
-
-def _asked(body: NewStudy, id: str, owner: str, kind: str, webhook: str | None) -> Submission:
-    now = datetime.now(UTC)
-    whose = (id, owner, body.settings, kind)
-    return Submission(*whose, body.gpus, body.priority, now, now, shared=body.shared, webhook=webhook)
 
 
 def kind_of(body: NewStudy, settings: StudySettings, context: ServiceContext) -> str:

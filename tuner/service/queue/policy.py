@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.service.queue import reasons
@@ -65,18 +65,13 @@ def make_lines(
         running: runs of this kind that stay.
         owners: shares by name.
     """
+    newest = sorted(running, key=lambda run: (run.started_s, run.id), reverse=True)
     lines: dict[str, Line] = {}
-
-    def line_of(owner: str) -> Line:
-        if owner not in lines:
-            share = owners.get(owner, OwnerShare())
-            lines[owner] = Line(owner, share.weight, share.use.get(kind, 0.0), waiting.get(owner, ()))
-        return lines[owner]
-
-    for owner in waiting:
-        line_of(owner)
-    for run in sorted(running, key=lambda run: (run.started_s, run.id), reverse=True):
-        line = line_of(run.owner)
+    for owner in dict.fromkeys([*waiting, *(run.owner for run in newest)]):
+        share = owners.get(owner, OwnerShare())
+        lines[owner] = Line(owner, share.weight, share.use.get(kind, 0.0), waiting.get(owner, ()))
+    for run in newest:
+        line = lines[run.owner]
         line.held += len(run.devices)
         if run.may_yield:
             line.yieldable.append(run)
@@ -194,33 +189,35 @@ class Pool:
     """Devices of one kind, and who gets them.
 
     Args:
+        view: everything that the decision depends on.
         kind: the kind.
-        total: number of devices of the kind.
-        free: names of the free ones.
-        coming: number of devices that come free at the end of running trials.
-        lines: the owners.
+        waiting: submissions of this kind that may start, by owner, in their order.
         allowances: what quotas leave, by owner. Starts are counted in them.
-        now_s: the time.
+        leaving: runs that are asked to yield in this decision, by their ids.
     """
 
     def __init__(
         self,
+        view: QueueView,
         kind: str,
-        total: int,
-        free: list[str],
-        coming: int,
-        lines: Mapping[str, Line],
+        waiting: Mapping[str, Sequence[Waiting]],
         allowances: Mapping[str, Allowance],
-        now_s: float,
+        leaving: Collection[str],
     ) -> None:
-        self._kind, self._total, self._free, self._coming = kind, total, free, coming
-        self._lines, self._allowances, self._now_s = lines, allowances, now_s
+        runs = [run for run in view.running if run.kind == kind]
+        stay = [run for run in runs if not (run.leaving or run.id in leaving)]
+        busy = {device for run in runs for device in run.devices}
+        self._kind, self._total, self._now_s = kind, len(view.devices[kind]), view.now_s
+        self._free = [device for device in view.devices[kind] if device not in busy]
+        self._coming = sum(len(run.devices) for run in runs) - sum(len(run.devices) for run in stay)
+        self._lines = make_lines(kind, waiting, stay, view.owners)
+        self._allowances = allowances
         self._kept = 0
         self._kept_for_one = False
         self._behind = 0
-        self._smallest_passed = total + 1
+        self._smallest_passed = self._total + 1
         self._granted: dict[str, list[str]] = {}
-        self.yields = Yields(total, lines, allowances, now_s)
+        self.yields = Yields(self._total, self._lines, allowances, view.now_s)
         self.waits: dict[str, str] = {}
 
     @property
@@ -334,7 +331,7 @@ def decide(view: QueueView) -> Decisions:
     starts: list[Start] = []
     yields = [run.id for run in asked]
     for kind in sorted(waiting):
-        pool = _pool(view, kind, waiting[kind], allowed, leaving)
+        pool = Pool(view, kind, waiting[kind], allowed, leaving)
         pool.fill()
         starts += pool.starts
         yields += [run.id for run in pool.yields.asked]
@@ -382,24 +379,3 @@ def _held_back_reason(submission: Waiting, allowance: Allowance) -> str:
     if allowance.most(submission) < submission.least_gpus:
         return allowance.reason(submission)
     return BEHIND_OWN_QUOTA
-
-
-def _pool(
-    view: QueueView,
-    kind: str,
-    waiting: dict[str, list[Waiting]],
-    allowed: dict[str, Allowance],
-    leaving: Iterable[str],
-) -> Pool:
-    """Return the pool of one kind before its decision."""
-    runs = [run for run in view.running if run.kind == kind]
-    busy = {device for run in runs for device in run.devices}
-    gone = set(leaving)
-
-    def leaves(run: Running) -> bool:
-        return run.leaving or run.id in gone
-
-    coming = sum(len(run.devices) for run in runs if leaves(run))
-    lines = make_lines(kind, waiting, [run for run in runs if not leaves(run)], view.owners)
-    free = [device for device in view.devices[kind] if device not in busy]
-    return Pool(kind, len(view.devices[kind]), free, coming, lines, allowed, view.now_s)

@@ -56,6 +56,30 @@ class QueueState:
     leads: bool = False
 
 
+def step_while_leading(
+    step: Callable[[], None],
+    state: QueueState,
+    stop: threading.Event,
+    note: Callable[[str, str | None], None],
+    failed: str,
+) -> None:
+    """Step until `stop` is set, while this process schedules, so that one process at a time does.
+
+    Args:
+        step: is called again and again; a failure of the database ends this step only.
+        state: says whether this process schedules.
+        stop: ends it.
+        note: gets a line about a failure, which begins with `failed`.
+        failed: what such a step has not done.
+    """
+    while not stop.wait(STEP_S):
+        try:
+            if state.leads:
+                step()
+        except StorageError as error:
+            note(f"{failed}: {error}", None)
+
+
 class Scheduler:
     """Schedules while it holds the lease.
 

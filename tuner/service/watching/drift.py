@@ -15,18 +15,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage import Store
-from storage.errors import StorageError
 from storage.service.records import Submission
 from storage.service.store import ServiceStore
 from tuner.errors import SettingError, UserError
 from tuner.results.text import count, number
 from tuner.scoring.drift import WINDOWS, Deviation, DriftWatch, Promise, Window
-from tuner.service.scheduler.scheduler import QueueState
+from tuner.service.scheduler.scheduler import QueueState, step_while_leading
 from tuner.service.watching.deployed import DeployedServers
 from tuner.use_cases.drift import Counters, promise_of, read_pages, window_between
 
-STEP_S = 1.0
-"""Seconds between two looks for windows that have ended."""
 AT_ONCE = 4
 """Studies whose servers are read at once."""
 
@@ -86,12 +83,7 @@ class DriftWatcher:
     def run(self, stop: threading.Event) -> None:
         """Step until `stop` is set; of the studies whose servers are due then, no further one is read."""
         self._stop = stop
-        while not stop.wait(STEP_S):
-            try:
-                if self._state.leads:
-                    self.step()
-            except StorageError as error:
-                self._note(f"no deployed server was read: {error}", None)
+        step_while_leading(self.step, self._state, stop, self._note, "no deployed server was read")
 
     def step(self) -> None:
         """Read the servers of each study whose window has ended."""

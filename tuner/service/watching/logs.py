@@ -56,10 +56,7 @@ def set_up(form: LogFormat, stream: IO[str], times: bool = False, **fields: Any)
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(fields) if form is LogFormat.JSON else TextLines(times))
-    root = logging.getLogger()
-    for old in root.handlers[:]:
-        root.removeHandler(old)
-    root.addHandler(handler)
+    logging.basicConfig(handlers=[handler], force=True)
     _LOG.setLevel(logging.INFO)
     if form is LogFormat.JSON:
         logging.captureWarnings(True)

@@ -14,11 +14,10 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from storage.errors import StorageError
 from storage.service.records import AuditEntry, Message
 from storage.service.store import ServiceStore
 from tuner.http import HttpError, post
-from tuner.service.scheduler.scheduler import QueueState
+from tuner.service.scheduler.scheduler import QueueState, step_while_leading
 from tuner.service.watching.webhooks import Webhook, Webhooks
 
 WAITS_S = (5.0, 60.0, 600.0, 3_600.0, 6 * 3_600.0, 24 * 3_600.0)
@@ -26,9 +25,6 @@ WAITS_S = (5.0, 60.0, 600.0, 3_600.0, 6 * 3_600.0, 24 * 3_600.0)
 
 DEADLINE_S = 10.0
 """Seconds that a receiver has for its answer."""
-
-STEP_S = 1.0
-"""Seconds between two looks for messages."""
 
 Post = Callable[[str, bytes, Mapping[str, str], float], int]
 
@@ -103,12 +99,7 @@ class Messenger:
 
     def run(self, stop: threading.Event) -> None:
         """Step until `stop` is set."""
-        while not stop.wait(STEP_S):
-            try:
-                if self._state.leads:
-                    self.step(stop)
-            except StorageError as error:
-                self._note(f"no message was sent: {error}", None)
+        step_while_leading(lambda: self.step(stop), self._state, stop, self._note, "no message was sent")
 
     def step(self, stop: threading.Event | None = None) -> None:
         """Make one attempt for each message that is due."""

@@ -16,11 +16,11 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
-from storage.service.records import Event, Role, SubmissionState, Token
+from storage.service.records import Event, Role, SubmissionState
 from tests.served import Served, serving
 from tests.store_samples import study
 from tests.unit.service.http.conftest import HOST, Api, serving_with
-from tuner.service.http.access import COOKIE, new_token
+from tuner.service.http.access import COOKIE, store_token
 from tuner.service.http.edge import rates, streams
 from tuner.service.http.edge.connections import Connections, Limits, network_of
 from tuner.service.http.edge.guard import LARGEST_BODY
@@ -759,9 +759,7 @@ def test_a_stream_ends_soon_after_the_right_to_read_it(
     monkeypatch.setattr(streams, "CHECK_S", QUICK_S)
     with serving(tmp_path) as served:
         served.submit("open", "ada", shared=True)
-        secret, digest = new_token()
-        expires = served.now() + timedelta(days=days)
-        served.service.add_token(Token("guest", "guest", Role.USER, digest, served.now(), expires))
+        secret, _ = store_token(served.service, "guest", "guest", Role.USER, timedelta(days=days))
         with (
             streamed(served, "open", secret) as guest,
             streamed(served, "open", served.tokens["root"]) as root,

@@ -1,6 +1,7 @@
 """Deployed servers that the service reads: which, what it says of them, and to whom."""
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -133,8 +134,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(studied: Path) -> Iterator[Watched]:
-    url = normalise_url(str(studied))
+def watched(studied: Path, tmp_path: Path) -> Iterator[Watched]:
+    url = normalise_url(str(shutil.copy(studied, tmp_path)))
     with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
         service.submit(submission("s", kind="simulated", webhook="team"))
         assert service.start("s", ["simulated:0"], lease_of(service), START)
@@ -144,7 +145,6 @@ def watched(studied: Path) -> Iterator[Watched]:
             service.drop_message(message.number)
         service.set_watch("s", {"urls": ["http://gpu-7:8000"], "window_s": 60.0, "since": "1"}, START)
         yield Watched(service, store)
-        service.delete("s")
 
 
 def counted(thousands: int, low: float = 0.0) -> Counters:

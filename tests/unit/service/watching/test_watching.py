@@ -17,8 +17,8 @@ from tests.fakes.http_server import Answer, Asked, http_server
 from tests.service_samples import at, submission
 from tuner.errors import SettingError
 from tuner.http import HttpError
+from tuner.service.scheduler import scheduler
 from tuner.service.scheduler.scheduler import QueueState
-from tuner.service.watching import messages
 from tuner.service.watching.messages import WAITS_S, Messenger, signature_of
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhook, Webhooks, find_webhooks
@@ -175,7 +175,7 @@ def test_no_line_of_the_log_shows_the_address(store: ServiceStore) -> None:
 
 
 def test_it_sends_only_while_this_process_schedules(store: ServiceStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "STEP_S", 0.02)
+    monkeypatch.setattr(scheduler, "STEP_S", 0.02)
     looks: list[bool] = []
     sent_at_look: list[int] = []
     sent = threading.Event()

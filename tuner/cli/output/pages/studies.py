@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from records.metrics import Direction, metric
+from records.metrics import LATENCIES, Direction, metric
 from records.tables import grid
 from records.trials import Cut, Failure, ServerFacts, StudyRecord, TrialOutcome, TrialRecord
 from search_spaces import Price
@@ -24,7 +24,7 @@ from storage import open_store
 from tuner.cli.output.parts import FittedTable, Rows, fill_trials, labelled, new_table, show, width_of
 from tuner.errors import UserError
 from tuner.results import text
-from tuner.results.conclusion import ITL, LATENCIES, price_lines
+from tuner.results.conclusion import ITL, price_lines
 from tuner.results.text import full_configuration
 from tuner.scoring.goals import Objective
 from tuner.use_cases.places import find_study, storage_url

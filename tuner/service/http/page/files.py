@@ -6,6 +6,7 @@ import functools
 import gzip
 import html
 import re
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import PurePosixPath
 
@@ -50,8 +51,6 @@ def contents() -> dict[str, bytes]:
 @functools.cache
 def plotly() -> tuple[str, bytes, bytes]:
     """Return the version, the script, and the script compressed by gzip."""
-    from importlib.metadata import version
-
     script = plotly_script().encode()
     return version("plotly"), script, gzip.compress(script, 6)
 
