@@ -31,11 +31,9 @@ _SERVER_COLUMNS = ("at_s", "running", "waiting", "kv_usage", "preemptions")
 
 
 def numbered_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of a trial's benchmarks in the order of the benchmarks.
+    """Return the files of a trial's benchmarks in the order of the benchmarks; the folder may be missing.
 
-    Args:
-        folder: the trial's folder of artifacts; may be missing.
-        name: the files' name with `*` for the benchmark's index, as `requests-*.jsonl.gz`.
+    `name` has `*` for the benchmark's index, as `requests-*.jsonl.gz`.
     """
     pattern = re.compile(re.escape(name).replace(r"\*", r"(\d+)"))
     matches = {int(match[1]): file for file in folder.glob(name) if (match := pattern.fullmatch(file.name))}

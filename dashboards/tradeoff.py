@@ -227,12 +227,9 @@ def share_matrix(configurations: Sequence[Configuration], best: Mapping[str, Seq
 
 
 def tradeoff_frame(study: StudyRecord, records: Sequence[TrialRecord], limit: int | None = None) -> pd.DataFrame:
-    """Return the trade-off matrix of a study: classes, `worst` and `all` by configurations.
+    """Return the trade-off matrix of a study of traffic: classes, `worst` and `all` by configurations.
 
-    Args:
-        study: a study of traffic.
-        records: its trials, rounds included.
-        limit: the most configurations to return, chosen by `select_columns`; None returns all.
+    `limit` is the most configurations to return, chosen by `select_columns`; None returns all.
 
     Returns:
         the frame of `share_matrix`. `best` covers all configurations, also those beyond `limit`.

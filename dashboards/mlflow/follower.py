@@ -75,7 +75,13 @@ def sync_to_mlflow(
 
 
 class Follower:
-    """Keeps the tuner's database and MLflow open between syncs; arguments as for `sync_to_mlflow`."""
+    """Keeps the tuner's database and MLflow open between syncs; arguments as for `sync_to_mlflow`.
+
+    `wait` is for a database that stops answering later; None: it is not waited for.
+
+    Raises:
+        StorageError: if the tuner's database cannot be used.
+    """
 
     def __init__(
         self,
@@ -85,15 +91,6 @@ class Follower:
         on_wait: Callable[[str], None] = lambda _: None,
         wait: DatabaseWait | None = None,
     ) -> None:
-        """Open the tuner's database.
-
-        Args:
-            store_url, study, tracking_uri, on_wait: see `sync_to_mlflow`.
-            wait: for a database that stops answering later; None: it is not waited for.
-
-        Raises:
-            StorageError: if it cannot be used.
-        """
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(Path.cwd())
         self._uri = uri
         self._study = study
@@ -107,10 +104,7 @@ class Follower:
         self._store.close()
 
     def sync(self, summary: bool = False) -> SyncReport:
-        """Log the finished trials that MLflow lacks.
-
-        Args:
-            summary: also bring the parent runs of studies up to date.
+        """Log the finished trials that MLflow lacks; with `summary`, also bring the parent runs of studies up to date.
 
         Raises:
             MlflowUnavailable, StorageError: see `sync_to_mlflow`.

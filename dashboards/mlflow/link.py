@@ -34,10 +34,7 @@ def link_to(base: str, study: str, password: str | None = None) -> str | None:
 
     A study that MLflow does not know yet, or the server does not show, has the page of all experiments.
 
-    Args:
-        base: URL of the server.
-        study: name of the study.
-        password: of MLflow's user `admin`, if the server asks for one.
+    The password is that of MLflow's user `admin`, if the server asks for one.
     """
     name = quote(experiment_name(study), safe="")
     try:

@@ -65,11 +65,9 @@ class Best:
 
 
 def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
-    """Return the best configuration of a study; None if there is neither a conclusion nor a feasible trial.
+    """Return the best configuration of a study, of its finished trials with their rounds.
 
-    Args:
-        study: with its conclusion, if it has one.
-        trials: its finished trials, rounds included.
+    None: there is neither a conclusion nor a feasible trial.
     """
     ends = [trial.outcome.ended_at for trial in trials if trial.outcome is not None]
     if not ends:
@@ -293,11 +291,6 @@ def trial_params(trial: TrialRecord, outcome: TrialOutcome, facts: Mapping[str, 
     """Return the parameters of a trial's run: its configuration and `env/NAME`.
 
     A parameter that is left to the engine has the engine's default where it is known, else `default`.
-
-    Args:
-        trial: the trial.
-        outcome: its outcome.
-        facts: of its study.
     """
     known = facts.get("engine_defaults", {})
     left_out = facts.get("default_config", {}) if trial.kind in _PARTIAL or not trial.config else {}

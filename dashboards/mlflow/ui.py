@@ -70,13 +70,8 @@ def one_at_a_time(
 ) -> Iterator[None]:
     """Run the block while no other process syncs the database.
 
-    MLflow would accept a second run for a trial that two processes log at once.
-
-    Args:
-        store_url: the tuner's database.
-        on_wait: receives one line at the start of a wait, which names the other process.
-        wait_s: seconds to wait for other processes.
-        database_wait: for a database that does not answer.
+    MLflow would accept a second run for a trial that two processes log at once. `on_wait` receives one line at the
+    start of a wait, which names the other process.
 
     Raises:
         StorageError: if another process still syncs after `wait_s`, or the lock cannot be used.
@@ -155,10 +150,7 @@ def ui_command(artifacts: Path | None, port: int, host: str = LOOPBACK) -> list[
     The command needs the environment of `ui_environment`. On an address that other machines reach, the server asks for
     a password, and the environment of `with_password` is needed as well.
 
-    Args:
-        artifacts: folder of artifacts of new experiments; None leaves it to MLflow.
-        port: TCP port to listen on.
-        host: address to listen on.
+    `artifacts` is the folder of artifacts of new experiments; None leaves it to MLflow.
     """
     command = [sys.executable, "-m", "mlflow", "server"]
     if artifacts is not None:
@@ -172,10 +164,6 @@ def ui_environment(inherited: Mapping[str, str], database: str) -> dict[str, str
     """Return the environment of `ui_command`: the inherited one, with the tracking database.
 
     MLflow starts no job workers, and sends no telemetry, unless the inherited environment asks for them.
-
-    Args:
-        inherited: environment of this process.
-        database: SQLAlchemy URL of the tracking database.
     """
     return {JOBS_VARIABLE: "false", TELEMETRY_VARIABLE: "true", **inherited, BACKEND_VARIABLE: database}
 
@@ -234,24 +222,14 @@ _RUN_NAME = "attributes.`Run Name`"
 
 
 def experiment_tags(study: StudyRecord, experiment: str, run_id: str) -> dict[str, str]:
-    """Return the tags of a study's experiment: its kind, the view, and a description with a link to the parent run.
-
-    Args:
-        study: the study.
-        experiment: id of its experiment.
-        run_id: id of its parent run.
-    """
+    """Return the tags of a study's experiment: its kind, the view, and a description with a link to the parent run."""
     link = f"[{escaped(study.name)}](#/experiments/{experiment}/runs/{run_id}?{urlencode(_MODE)})"
     note = f"The run {link} has the study's result, its report and its plots. #0 is the engine's defaults."
     return {"mlflow.experimentKind": _KIND, VIEW_TAG: view_of(study), NOTE_TAG: note}
 
 
 def runs_query(tags: Mapping[str, str]) -> str:
-    """Return the query of the link to an experiment's runs: its view, and without one the order by score.
-
-    Args:
-        tags: of the experiment.
-    """
+    """Return the query of the link to an experiment's runs: its view, and without one the order by score."""
     return urlencode({**({"viewStateShareKey": _KEY} if VIEW_TAG in tags else _ORDER), **_MODE})
 
 

@@ -168,11 +168,8 @@ def side_by_side(
 ) -> go.Figure:
     """Draw the configurations of several studies by two metrics, those of one study joined by a line.
 
-    Args:
-        points: by study, then by the name of the configuration, its two values.
-        across: metric of the first values.
-        up: metric of the second ones.
-        currency: of costs; None: unknown, or not the same in all studies.
+    `points` has by study, then by the name of the configuration, its values of the metrics `across` and `up`.
+    `currency` is that of costs; None: unknown, or not the same in all studies.
     """
     figure = new_figure(xaxis_title=with_unit(across, currency), yaxis_title=with_unit(up, currency))
     for place, (study, found) in enumerate(points.items()):
@@ -235,14 +232,7 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
 def noise(
     trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int], currency: str | None = None
 ) -> go.Figure | None:
-    """Draw every benchmark of some trials: those of the search, then those of each round.
-
-    Args:
-        trials: of the study, rounds included.
-        metric: its values are drawn, in the metric's unit.
-        numbers: of the trials, for example the defaults and the winner.
-        currency: of costs.
-    """
+    """Draw every benchmark of the trials of these numbers: those of the search, then those of each round."""
     figure = new_figure(xaxis_title="launch", yaxis_title=with_unit(metric, currency))
     for place, number in enumerate(dict.fromkeys(numbers)):
         own = [t for t in trials if t.number == number and t.outcome is not None and t.outcome.succeeded]

@@ -194,10 +194,7 @@ def slices(
 
     A trial that leaves a parameter to the engine is drawn at the engine's default, where it is known, else at `unset`.
 
-    Args:
-        trials: of the study.
-        ranked: parameters, the most important first.
-        defaults: the engine's, as far as they are known.
+    `ranked` are parameters, the most important first; `defaults` are the engine's, as far as they are known.
     """
     names = varied(trials, ranked)[:SLICES]
     scored = _scored(trials)
@@ -237,12 +234,7 @@ def _value_axis(values: Sequence[JsonScalar], *, numeric: bool) -> dict[str, Any
 
 
 def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figure | None:
-    """Draw each trial with a score as a line through its values, coloured by the score.
-
-    Args:
-        trials: of the study.
-        ranked: parameters, the most important first.
-    """
+    """Draw each trial with a score as a line through its values, coloured by the score; see `slices`."""
     names = varied(trials, ranked)[:LANES]
     scored = _scored(trials)
     if not names or len(scored) < 2:

@@ -99,15 +99,7 @@ def move(
 ) -> None:
     """Move a locked submission to a state and add the event.
 
-    Args:
-        session: the transaction.
-        row: the submission.
-        state: the new state. An ended submission has no request.
-        kind: kind of the event; its data have `state`, and `reason` and `culprit` where there are any.
-        now: time of the change.
-        reason: why it ended or waits.
-        culprit: of a failed one.
-        data: more of the event's data.
+    An ended submission has no request. The event's data have `state`, and `reason` and `culprit` where there are any.
     """
     row.state, row.reason, row.culprit = state.value, reason, culprit
     if state in ENDED:
@@ -126,13 +118,8 @@ def add_message(
 ) -> None:
     """Keep a message about a submission, in the transaction of what it says, if it has a webhook.
 
-    Args:
-        session: the transaction.
-        row: the submission.
-        key: of the message.
-        ended: when it ended.
-        now: the time of what is said.
-        drift: how its deployed servers have drifted; None: the message is about its end.
+    `ended` is when the submission ended, `drift` how its deployed servers have drifted; None: the message is about its
+    end.
     """
     if row.webhook is None:
         return

@@ -57,11 +57,8 @@ class RunStore(Transactions):
     def take_lease(self, session: Session, name: str, holder: str, seconds: float, now: datetime) -> Lease | None:
         """Take or renew a lease until `seconds` after `now`.
 
-        Args:
-            name: what is leased.
-            holder: the process; no two processes have the same name.
-            seconds: how long the lease is valid without another renewal.
-            now: the present time. Hosts whose clocks differ by more than `seconds` take the lease from each other.
+        No two processes have the same name as holder. Hosts whose clocks differ by more than `seconds` take the lease
+        from each other.
 
         Returns:
             The lease; None if another holder has it. A renewal, also a late one that nobody forestalled, has the term
@@ -92,12 +89,6 @@ class RunStore(Transactions):
 
         It is RUNNING from then on, or STOPPING if it waited for a driver that concludes it.
 
-        Args:
-            id: the submission.
-            granted: names of the devices, one for each worker.
-            lease: the scheduler's.
-            now: when the run begins.
-
         Returns:
             False, without a change, if the lease is not valid any more, or the submission is not queued or was deleted.
 
@@ -125,12 +116,8 @@ class RunStore(Transactions):
     ) -> Submission:
         """Set the driver of an active submission that has none; the same driver may be set again.
 
-        Args:
-            id: the submission.
-            driver: the process.
-            now: its first heartbeat.
-            run: the run that it was started for (`Submission.runs`), so that the driver of an earlier run does not
-                take the present one; None: any.
+        `run` is the one that it was started for (`Submission.runs`), so that the driver of an earlier run does not take
+        the present one; None: any.
 
         Raises:
             NotYours: if it is not active, has another driver, or the run is over.
@@ -150,14 +137,8 @@ class RunStore(Transactions):
         """Take the devices from an active submission whose driver is gone; the event is `lost`.
 
         It is queued again with one more loss, and a request to stop is kept, so that its next driver concludes it. If
-        it was to be cancelled it is CANCELLED; at `most_losses` it is FAILED with the infrastructure as culprit.
-
-        Args:
-            id: the submission.
-            driver: who is gone; None: it never had one.
-            lease: the scheduler's.
-            now: until when its use counts.
-            most_losses: the loss that is the last one.
+        it was to be cancelled it is CANCELLED; at `most_losses` it is FAILED with the infrastructure as culprit. Its
+        use counts until `now`. A `driver` of None: it never had one.
 
         Returns:
             The submission as it is now: unchanged if the lease is not valid any more, or it is not active or has
@@ -244,14 +225,7 @@ class RunStore(Transactions):
 
         A driver that yields leaves its submission QUEUED. If a person asked for its end meanwhile, that is not lost: to
         be cancelled, it is CANCELLED; to be stopped, it is queued with that request, for a driver that concludes it.
-
-        Args:
-            id: the submission.
-            driver: the driver.
-            state: an ended state, or QUEUED.
-            reason: why, for people; None if there is nothing to say.
-            culprit: of a failed one; None for the others.
-            now: until when its use counts.
+        Its use counts until `now`.
 
         Raises:
             StorageError: if a driver cannot leave it in that state.

@@ -143,12 +143,7 @@ class AccessStore(Transactions):
 
     @reading
     def audit_log(self, session: Session, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
-        """Return entries of the audit log, the newest first.
-
-        Args:
-            limit: the most entries to return.
-            before: only entries with a smaller number; None: from the newest.
-        """
+        """Return entries of the audit log, the newest first; of those before a number, if one is given."""
         query = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(AUDIT.c.id < min(before, _LARGEST))
@@ -178,8 +173,7 @@ class WatchingStore(Transactions):
     def last_events(self, session: Session, ids: Collection[str]) -> dict[str, tuple[int, bool]]:
         """Return the number of the last event of submissions by id, and whether it has ended.
 
-        Args:
-            ids: read whatever their state is, if they exist; those that run or wait are read in any case.
+        Those that run or wait are read in any case, the others by their `ids`, if they exist.
 
         A number that is returned has all smaller ones before it (`RunStore.event`), so a reader that reads on with
         `events_after` from the last number that it has read gets each event once, and in order.
@@ -213,11 +207,8 @@ class WatchingStore(Transactions):
     def observed(self, session: Session, id: str, watch: Mapping[str, Any], now: datetime, drift: str | None) -> None:
         """Store what was compared last, unless another watch has begun meanwhile or none is there.
 
-        Args:
-            id: the submission.
-            watch: the whole watch; `since` says which one it is.
-            now: the time of the event and of the message.
-            drift: how the servers have drifted, for the event `drift` and the webhook; None: as before.
+        `watch` is the whole watch, whose `since` says which one it is. `drift` is how the servers have drifted, for the
+        event `drift` and the webhook; None: as before.
         """
         row = find_locked(session, id)
         if row is None or row.watch is None or row.watch["since"] != watch["since"]:

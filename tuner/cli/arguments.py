@@ -44,9 +44,6 @@ def hide_secrets(words: Sequence[str]) -> None:
     """Overwrite the secrets in this process's arguments with `*`, as /proc/PID/cmdline and `ps` show them.
 
     Without /proc they stay visible.
-
-    Args:
-        words: the arguments.
     """
     try:
         fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()

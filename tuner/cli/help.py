@@ -137,10 +137,7 @@ def commands_in(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _near(name: str, group: str, paths: Sequence[str]) -> list[str]:
     """Return the commands that a wrong name means: those of this name, else near ones of the group, else of others.
 
-    Args:
-        name: the wrong name.
-        group: the path of the group; empty for that of all commands.
-        paths: of every command.
+    `group` is the path of the wrong name's group, empty for that of all commands; `paths` are those of every command.
     """
 
     def meant(among: Sequence[str], likeness: float) -> list[str]:
@@ -182,10 +179,7 @@ def with_help_all(command: Command, path: str) -> Command:
 def _panels(parameters: Sequence[Any], context: Any, *, divided: bool) -> dict[str, Rows]:
     """Return the names and help of parameters by panel; a parameter without one joins the last panel.
 
-    Args:
-        parameters: options and arguments in the order of their declaration.
-        context: the command's, from which the defaults are read.
-        divided: whether the options have panels; else all are in one.
+    Without `divided`, all options are in one panel.
     """
     panels: dict[str, Rows] = {}
     panel = _OPTIONS
@@ -231,16 +225,10 @@ def option(
     least: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """Return the declaration of an option that has a value.
+    """Return the declaration of an option that has a value: a `metavar` such as `NAME`, from `least` to `most`.
 
-    Args:
-        panel: heading of its section in the help; None: the one of a command without panels.
-        metavar: what the value is, such as `NAME`.
-        text: help, one phrase.
-        names: names of the option; without, that of the function's argument.
-        shown: what the help shows as default where the argument's own is None.
-        least: smallest value.
-        most: largest value.
+    `panel` is the heading of its section in the help; None: the one of a command without panels. Without `names`, it
+    has that of the function's argument. `shown` is what the help shows as default where the argument's own is None.
     """
     default: Any = True if shown is None else shown
     return typer.Option(

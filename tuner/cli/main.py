@@ -39,11 +39,7 @@ def _group(panel: str, name: str, help: str, to: typer.Typer = app) -> typer.Typ
 def _add(panel: str, *commands: Callable[..., None], to: typer.Typer = app, passes_flags: bool = False) -> None:
     """Add commands, each under its function's name with `-` for `_`; the help lists them below the heading `panel`.
 
-    Args:
-        panel: heading.
-        commands: functions of commands; a name that Python or a module has taken ends with `_`.
-        to: the group.
-        passes_flags: whether flags after `--` are passed to the server.
+    A name that Python or a module has taken ends with `_`. With `passes_flags`, flags after `--` go to the server.
     """
     usage = "[OPTIONS] [-- FLAGS OF vllm serve]" if passes_flags else "[OPTIONS]"
     context = {"allow_extra_args": passes_flags, "ignore_unknown_options": False}

@@ -34,12 +34,7 @@ def option_of(field: str) -> str:
 
 
 def of(name: str, **changes: Any) -> Any:
-    """Return the declaration of the option of a setting.
-
-    Args:
-        name: of the setting.
-        changes: what is another in this command, see `Setting`.
-    """
+    """Return the declaration of the option of a setting, with `changes` of what the `Setting` declares."""
     kind, setting = settings_of(StudySettings)[name]
     return _declared(name, kind, replace(setting, **changes), default=False)
 

@@ -37,10 +37,7 @@ _STUDY_ARGUMENTS = {"study": "STUDY", "studies": "STUDY", "trial": "STUDY#12", "
 def explain(error: Exception, words: Sequence[str], tree: Any) -> int:
     """Print one line about an error and return the exit code.
 
-    Args:
-        error: what ended a command.
-        words: the command line without its program.
-        tree: the group of all commands.
+    `words` is the command line without its program, `tree` the group of all commands.
     """
     if isinstance(error, typer.Exit):
         return error.exit_code

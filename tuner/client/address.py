@@ -56,11 +56,7 @@ def find_address(
 ) -> Address:
     """Return the address that the arguments name, else the one that the environment names.
 
-    Args:
-        server: URL of the server; None: the value of TUNER_SERVER.
-        token: the token; None: the value of TUNER_TOKEN.
-        insecure: whether the token may be sent without TLS to another machine.
-        environment: environment variables; None: those of this process.
+    With `insecure`, the token may be sent without TLS to another machine. `environment` is by default this process's.
 
     Raises:
         SettingError: without a server or a token, for an invalid URL or token, or for plain HTTP to another machine.

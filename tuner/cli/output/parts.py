@@ -246,17 +246,9 @@ def fill_trials(
 ) -> None:
     """Add columns and a row for each trial to an empty table.
 
-    The first metric, what differs from the defaults, and further metrics are shown as far as they fit. A trial that
-    failed, was cut short or misses an SLO shows that instead of its configuration.
-
-    Args:
-        table: without columns.
-        trials: from top to bottom.
-        metrics: names, the most important first.
-        defaults: the engine's, as far as they are known.
-        width: columns of the whole table.
-        price: of the study, for the currency of costs.
-        whole: whether the message of a failure is shown whole, over several lines: its end has the engine's remedy.
+    The first metric, what differs from the engine's defaults as far as they are known, and further metrics are shown as
+    far as they fit. A trial that failed, was cut short or misses an SLO shows that instead of its configuration. With
+    `whole`, the message of a failure is shown whole, over several lines: its end has the engine's remedy.
     """
     titles = [text.title(trial.number, trial.round) for trial in trials]
     left = width - max(map(len, ["trial", *titles])) - len("infeasible") - len("score") - 3 * GAP

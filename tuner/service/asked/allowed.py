@@ -84,12 +84,9 @@ def shipped() -> tuple[Mapping[str, frozenset[str]], frozenset[str]]:
 
 
 def check_words(field: str, words: Sequence[str], added: frozenset[str]) -> None:
-    """Refuse words of a command line that a server may not get.
+    """Refuse words of a command line, which the setting `field` has, that a server may not get.
 
-    Args:
-        field: the setting that has them.
-        words: flags and their values.
-        added: flags that this server allows beside the list, by their long names.
+    `added` has the long names of the flags that this server allows beside the list.
 
     Raises:
         SettingError: with the first flag or value that is not allowed.
@@ -99,13 +96,9 @@ def check_words(field: str, words: Sequence[str], added: frozenset[str]) -> None
 
 
 def check_variable(field: str, name: str, value: object, added: frozenset[str]) -> None:
-    """Refuse an environment variable that a server may not get.
+    """Refuse an environment variable, which the setting `field` has, that a server may not get.
 
-    Args:
-        field: the setting that has it.
-        name: of the variable.
-        value: of it.
-        added: variables that this server allows beside the list, with any value.
+    `added` names the variables that this server allows beside the list, with any value.
 
     Raises:
         SettingError: with the variable or its value.
@@ -122,10 +115,7 @@ def check_variable(field: str, name: str, value: object, added: frozenset[str]) 
 def check_space(specs: Mapping[str, ParameterSpec], flags: frozenset[str], variables: frozenset[str]) -> None:
     """Refuse a search space that can give a server what it may not get, in whatever configuration.
 
-    Args:
-        specs: every declared parameter, those of included files too.
-        flags: as `added` of `check_words`.
-        variables: as `added` of `check_variable`.
+    `specs` are all declared parameters, those of included files too; `flags` and `variables` are what this server adds.
 
     Raises:
         SettingError: about `space`.

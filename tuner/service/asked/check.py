@@ -45,15 +45,9 @@ def check_asked(settings: StudySettings, files: Mapping[str, str], rules: Server
 
 
 def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, simulated: bool) -> None:
-    """Refuse settings that cannot work.
+    """Refuse settings that cannot work, of those that `check_asked` accepts.
 
     The model of a study that measures is left to its driver: only its machine knows whether it has it.
-
-    Args:
-        settings: the settings, which `check_asked` accepts.
-        files: of the submission.
-        kind: of the devices.
-        simulated: whether the study is simulated.
 
     Raises:
         UserError: with the setting and the rule.
@@ -85,9 +79,7 @@ def _check_size(settings: SizeSettings, kind: str) -> None:
 def check_traffic(settings: StudySettings, most: int = MOST_REQUESTS) -> None:
     """Refuse traffic files with too many requests, classes or documents, before a schedule of them is made.
 
-    Args:
-        settings: whose workloads are paths of files.
-        most: requests of a file.
+    The workloads of the settings are paths of files, each of at most `most` requests.
 
     Raises:
         UserError: with the number and the limit, or if a file is not valid.

@@ -89,12 +89,7 @@ class Heartbeat:
 def run_submission(job: Job, submission: Submission, store: ServiceStore, driver: Driver, wishes: Wishes) -> Ending:
     """Run a submission's study until it ends, and return how.
 
-    Args:
-        job: what the scheduler said.
-        submission: the submission, whose driver this process is.
-        store: of the service.
-        driver: this process.
-        wishes: set from outside, by a signal or the heartbeat.
+    `wishes` are set from outside, by a signal or the heartbeat.
     """
     observer = EventObserver(store, submission.id, driver)
     try:

@@ -25,9 +25,7 @@ from tuner.service.http.page import documents, files, predictions
 def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     """Return the application of one API process.
 
-    Args:
-        context: what its parts share.
-        rates: counts requests; None: with the limits of `edge.rates`.
+    `rates` counts requests; None: with the limits of `edge.rates`.
     """
 
     @asynccontextmanager

@@ -33,12 +33,7 @@ OF_DATABASE = ("artifacts", "mlartifacts", "mlflow.db", "quality")
 
 
 class Places:
-    """Hides where a server has its files.
-
-    Args:
-        folder: of the service.
-        url: of the database.
-    """
+    """Hides where a server has its files: below its folder, and beside its database."""
 
     def __init__(self, folder: Path, url: str) -> None:
         places = {os.path.abspath(each) for each in _places(folder, url)}

@@ -100,11 +100,7 @@ class Session(Body):
 def study_of(found: Submission, waits: str | None, progress: Counts | None, *, settings: bool = True) -> SubmittedStudy:
     """Return a submission as its readers see it.
 
-    Args:
-        found: the submission.
-        waits: why it waits.
-        progress: see `StudyProgress`; None before its first run.
-        settings: whether its settings are shown.
+    `waits` is why it waits; `progress` is None before its first run.
     """
     more = {
         "waits_for": waits if found.state is SubmissionState.QUEUED else None,

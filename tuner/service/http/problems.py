@@ -47,15 +47,8 @@ TITLES = {
 class Problem(Exception):
     """An answer that is an error.
 
-    Args:
-        status: HTTP status.
-        detail: one line with the rule, the value and the next step.
-        field: the field of the request that it is about.
-        value: its value.
-        rule: the rule that it breaks.
-        headers: of the answer.
-        remedy: the next step.
-        hides: whether the answer hides from the caller something that exists.
+    `detail` is one line with the rule, the value and the next step. `hides` says whether the answer hides from the
+    caller something that exists.
     """
 
     def __init__(

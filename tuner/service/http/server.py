@@ -31,11 +31,7 @@ def run_server(
 ) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM.
 
-    Args:
-        app: the application.
-        listener: bound, not listening yet.
-        certificate: files of the certificate and its key; None: HTTP.
-        limits: what clients may hold; None: the defaults.
+    The listener is bound, and does not listen yet. The certificate is its file and that of its key; None: HTTP.
     """
     sys.setswitchinterval(SWITCH_S)
     asked = limits or Limits()

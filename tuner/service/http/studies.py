@@ -41,12 +41,6 @@ def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None
     The lock of the study is held meanwhile, so no driver runs it. Optuna's study comes first: the submission stays
     until everything else in the database is gone, so an interrupted deletion can be repeated.
 
-    Args:
-        id: the submission, and the study's name.
-        service: the service's store.
-        url: of the database.
-        folder: the submission's folder.
-
     Raises:
         UnknownSubmission: if there is none of that id.
         WrongState: if it has not ended.

@@ -59,11 +59,7 @@ def make_lines(
 ) -> dict[str, Line]:
     """Return the line of each owner who waits or runs in the pool.
 
-    Args:
-        kind: the pool's kind.
-        waiting: submissions of this kind that may start, by owner, in their order.
-        running: runs of this kind that stay.
-        owners: shares by name.
+    `waiting` has what may start, by owner, in its order; `running` are the runs that stay.
     """
     newest = sorted(running, key=lambda run: (run.started_s, run.id), reverse=True)
     lines: dict[str, Line] = {}
@@ -82,11 +78,7 @@ def fair_devices(devices: int, claims: Mapping[str, tuple[float, int]]) -> dict[
     """Return the fair number of devices of each owner, which need not be whole.
 
     Devices are shared by weight. What an owner cannot use is shared among the others in the same way (max-min fairness
-    with weights).
-
-    Args:
-        devices: number of devices.
-        claims: weight and number of devices that the owner could use, by owner.
+    with weights). `claims` has the weight, and the number of devices that the owner could use.
     """
     fair: dict[str, float] = {}
     left = float(devices)
@@ -99,14 +91,7 @@ def fair_devices(devices: int, claims: Mapping[str, tuple[float, int]]) -> dict[
 
 
 class Yields:
-    """Chooses runs of one pool to ask.
-
-    Args:
-        devices: number of devices of the pool.
-        lines: all owners of the pool.
-        allowances: what quotas leave, by owner.
-        now_s: the time.
-    """
+    """Chooses runs of one pool to ask."""
 
     def __init__(
         self, devices: int, lines: Mapping[str, Line], allowances: Mapping[str, Allowance], now_s: float
@@ -188,12 +173,8 @@ class Yields:
 class Pool:
     """Devices of one kind, and who gets them.
 
-    Args:
-        view: everything that the decision depends on.
-        kind: the kind.
-        waiting: submissions of this kind that may start, by owner, in their order.
-        allowances: what quotas leave, by owner. Starts are counted in them.
-        leaving: runs that are asked to yield in this decision, by their ids.
+    `waiting` has what may start, by owner, in its order. `leaving` names the runs that are asked to yield in this
+    decision. Starts are counted in the allowances.
     """
 
     def __init__(

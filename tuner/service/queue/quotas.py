@@ -15,10 +15,6 @@ class Allowance:
 
     A run may use its devices for `trial_s` after it is asked to yield. That much of the week's quota is set aside for
     each run, so that the quota holds at the end of its trial, too.
-
-    Args:
-        share: the owner's share.
-        running: the owner's runs, of all kinds.
     """
 
     def __init__(self, share: OwnerShare, running: Iterable[Running]) -> None:

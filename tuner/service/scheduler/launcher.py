@@ -25,12 +25,8 @@ LOG = "driver.log"
 class Launcher:
     """Starts drivers on this host, each in a process session of its own, so that it outlives the scheduler's process.
 
-    Args:
-        storage: URL of the database.
-        folder: the service's folder; each submission has one below `submissions/`.
-        vllm: the vLLM executable; None: the one that a driver finds.
-        ray_address: Ray cluster for the trials; None: this machine.
-        rules: what submissions may ask; a driver checks them again.
+    Arguments are those of `Job`, but for `folder`: the service's, in which each submission has one below
+    `submissions/`.
     """
 
     def __init__(

@@ -65,12 +65,7 @@ def step_while_leading(
 ) -> None:
     """Step until `stop` is set, while this process schedules, so that one process at a time does.
 
-    Args:
-        step: is called again and again; a failure of the database ends this step only.
-        state: says whether this process schedules.
-        stop: ends it.
-        note: gets a line about a failure, which begins with `failed`.
-        failed: what such a step has not done.
+    A failure of the database ends one step only; `note` gets a line that begins with `failed`, what is not done then.
     """
     while not stop.wait(STEP_S):
         try:
@@ -83,14 +78,8 @@ def step_while_leading(
 class Scheduler:
     """Schedules while it holds the lease.
 
-    Args:
-        store: the service's.
-        launcher: starts drivers.
-        devices: names of the devices by kind.
-        note: gets a line about each fault, and the submission's id; None: the fault concerns all submissions.
-        keep_audit: how long a line of the audit log is kept.
-        state: is updated by each step, for pages.
-        now: returns the present time.
+    `note` gets a line about each fault, and the submission's id; None: the fault concerns all submissions. `state` is
+    updated by each step, for pages.
     """
 
     def __init__(

@@ -55,14 +55,7 @@ class _Watching:
 class DriftWatcher:
     """Reads deployed servers while this process schedules, so that one process at a time reads.
 
-    Args:
-        service: its store.
-        store: of the studies.
-        servers: that may be read.
-        note: gets a line about a fault, and the study that it is about.
-        state: says whether this process schedules.
-        read: returns what servers count now.
-        now: the present time.
+    `note` gets a line about a fault, and the study that it is about; `read` returns what servers count now.
     """
 
     def __init__(

@@ -34,13 +34,9 @@ class LogFormat(StrEnum):
 
 
 def say(level: int, message: str, error: BaseException | None = None, **fields: Any) -> None:
-    """Write a line.
+    """Write a line for people; a JSON line also has `fields` such as `study` and `trial`, but for those that are None.
 
-    Args:
-        level: such as `logging.WARNING`.
-        message: for people.
-        error: what happened; its type and its traceback are logged.
-        fields: of a JSON line, such as `study` and `trial`; those that are None are left out.
+    Of an `error`, the type and the traceback are logged.
     """
     _LOG.log(level, "%s", message, exc_info=error, extra={_FIELDS: fields})
 
@@ -48,11 +44,7 @@ def say(level: int, message: str, error: BaseException | None = None, **fields: 
 def set_up(form: LogFormat, stream: IO[str], times: bool = False, **fields: Any) -> None:
     """Send every log of this process to a stream, libraries' warnings included.
 
-    Args:
-        form: of the lines.
-        stream: where they go.
-        times: whether a text begins with the time, as a JSON line always does.
-        fields: of every JSON line.
+    With `times`, a text begins with the time, as a JSON line always does. Every JSON line has `fields`.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines(fields) if form is LogFormat.JSON else TextLines(times))

@@ -76,13 +76,8 @@ class Messenger:
 
     A receiver gets each message at least once: again if its answer was lost, with the same `webhook-id`.
 
-    Args:
-        store: the service's.
-        webhooks: of this server.
-        note: gets a line about each failed attempt, and the study that it is about.
-        state: says whether this process schedules.
-        send: posts to an address, with body, headers and deadline, and returns the status.
-        now: the present time.
+    `note` gets a line about each failed attempt, and the study that it is about; `send` posts to an address, with body,
+    headers and deadline, and returns the status.
     """
 
     def __init__(

@@ -56,13 +56,9 @@ class Meters:
             self._seconds.labels(phase)
 
     def answered(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count an answer.
+        """Count an answer that began after so many seconds.
 
-        Args:
-            method: of the request.
-            route: the address with names for its variable parts, such as `/v1/studies/{id}`; None: there is none.
-            status: of the answer.
-            seconds: until it began.
+        `route` is the address with names for its variable parts, such as `/v1/studies/{id}`; None: there is none.
         """
         name = method if method in METHODS else OTHER
         self._requests.labels(name, route or OTHER, f"{status // 100}xx").observe(seconds)
@@ -83,14 +79,7 @@ class Meters:
             self._seconds.labels(phase).inc(max(0.0, seconds))
 
     def text(self, figures: Figures, devices: Mapping[str, Sequence[str]], leads: bool, now: datetime) -> bytes:
-        """Return the answer to a scrape.
-
-        Args:
-            figures: of the database.
-            devices: names of the devices by kind.
-            leads: whether this process schedules.
-            now: the present time.
-        """
+        """Return the answer to a scrape; `leads` says whether this process schedules."""
         registry = CollectorRegistry()
         states = Gauge("tuner_studies", "Submitted studies by state.", ["state"], registry=registry)
         for state in SubmissionState:

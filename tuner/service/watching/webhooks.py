@@ -65,10 +65,7 @@ def variable_of(name: str) -> str:
 def find_webhooks(names: Iterable[str], default: str | None, environment: Mapping[str, str]) -> Webhooks:
     """Return the webhooks of these names, whose addresses the environment has.
 
-    Args:
-        names: which submissions may name.
-        default: the one of submissions that name none; None: they have none.
-        environment: variables.
+    `default` is the webhook of submissions that name none; None: they have none.
 
     Raises:
         SettingError: for a name that is none, or a variable that has no address.

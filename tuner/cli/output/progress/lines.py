@@ -46,13 +46,7 @@ def result_line(
 ) -> str:
     """Return the parts of a trial's result on one line.
 
-    Args:
-        trial: number and state, `#12 ok`.
-        failure: kind and message; None if it did not fail.
-        missed: SLOs that it misses.
-        score: None without one.
-        figures: objectives, in the metrics' units.
-        price: of the study, for the currency of costs; None: unknown.
+    `trial` is number and state, `#12 ok`; `failure` is kind and message; `figures` are the objectives.
     """
     if failure is not None:
         return f"{trial}, {failure[0]}: {text.one_line(failure[1])}"
@@ -102,9 +96,7 @@ def sync_line(status: SyncStatus) -> str:
 def opening_lines(start: StudyStart, done: int) -> list[str]:
     """Return what is simulated, the study's size, what it reads and sends, its goals, and a price.
 
-    Args:
-        start: the study.
-        done: finished trials of earlier runs.
+    `done` is the number of finished trials of earlier runs.
     """
     spec, engine = start.spec, start.engine
     lines = []
@@ -135,9 +127,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
 def goal_lines(goals: Goals, sources: Mapping[str, str]) -> list[str]:
     """Return the SLOs, and the score weights, with where they come from if the user did not give them.
 
-    Args:
-        goals: of the study.
-        sources: see `goal_sources`; empty in a study that does not know them.
+    `sources`: see `goal_sources`; empty in a study that does not know them.
     """
     weights = [f"{each.metric} {each.weight:g}" for each in goals.scored]
     found = (

@@ -19,9 +19,7 @@ LAST_TRIALS = 12
 class Progress:
     """Collects a study's events; the views only read it.
 
-    Args:
-        start: the study and what an earlier run left of it.
-        clock: seconds of real time. In a simulation, trials take other, simulated seconds.
+    The clock's seconds are real time. In a simulation, trials take other, simulated seconds.
     """
 
     def __init__(self, start: StudyStart, clock: Callable[[], float] = time.monotonic) -> None:

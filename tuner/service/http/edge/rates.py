@@ -67,12 +67,8 @@ class Rates:
     def key(self, method: str, path: str, digest: str | None, address: str) -> Key | None:
         """Return what a request is counted for; None: it is not counted.
 
-        Args:
-            method: of the request.
-            path: of the request.
-            digest: of its token; None without one. It counts for the token once that was accepted before, so that
-                invented tokens count for the address.
-            address: of the client.
+        It counts for its token, whose digest is given, once that was accepted before, so that invented tokens count for
+        the address.
         """
         if path in HEALTH or not self.limited:
             return None

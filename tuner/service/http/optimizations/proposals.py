@@ -51,9 +51,6 @@ class Proposer:
     def propose(self, trials: Sequence[FrozenTrial]) -> tuple[FrozenTrial, Mapping[str, Any]]:
         """Return the next trial as Optuna has it, with the sampler's own values, and its configuration.
 
-        Args:
-            trials: all trials of the study.
-
         Raises:
             SettingError: if the rules of the space exclude every proposal.
         """

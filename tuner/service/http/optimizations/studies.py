@@ -64,16 +64,9 @@ class _Open:
 
 
 class Optimizations:
-    """The optimizations of a database; used by threads."""
+    """The optimizations of a database; used by threads. The service's store gives processes their turns."""
 
     def __init__(self, url: str, service: ServiceStore, clock: Callable[[], datetime]) -> None:
-        """Open the database.
-
-        Args:
-            url: of the database.
-            service: the service's store in the same database, which gives processes their turns.
-            clock: returns the time.
-        """
         self._service, self._clock = service, clock
         with database_errors():
             self._storage = open_durable(url)
