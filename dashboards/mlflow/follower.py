@@ -100,7 +100,6 @@ class Follower:
         self._log: RunLog | None = None
 
     def close(self) -> None:
-        """Close the tuner's database."""
         self._store.close()
 
     def sync(self, summary: bool = False) -> SyncReport:

@@ -232,7 +232,6 @@ class MetricPoint:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return a time as milliseconds since the Unix epoch."""
     return round(moment.timestamp() * 1000)
 
 

@@ -283,6 +283,5 @@ def _metric(name: str) -> str:
 
 
 def _width(column: str) -> int:
-    """Return the width of a column in pixels."""
     name = column.partition("`")[2].rstrip("`")
     return min(_MOST_PX, max(_LEAST_PX, _MARGIN_PX + _LETTER_PX * len(name)))

@@ -44,9 +44,7 @@ PAGE_TEXT = "page text"
 
 
 def new_figure(**layout: Any) -> go.Figure:
-    """Return an empty figure."""
-    figure = go.Figure()
-    return styled(figure, **layout)
+    return styled(go.Figure(), **layout)
 
 
 def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) -> go.Figure:

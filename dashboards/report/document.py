@@ -29,7 +29,6 @@ def document(page: Page) -> dict[str, Any]:
 
 
 def part_document(part: Figure | Table | Command | str) -> dict[str, Any]:
-    """Return a part of a section as JSON."""
     if isinstance(part, str):
         return {"kind": "text", "text": part}
     if isinstance(part, Command):

@@ -57,7 +57,6 @@ def locked(session: Session, id: str) -> SubmissionRow:
 
 
 def is_active(row: SubmissionRow) -> bool:
-    """Return whether the submission has devices."""
     return row.state in ACTIVE
 
 

@@ -98,9 +98,7 @@ class RunStore(Transactions):
         if not granted:
             raise StorageError(f"the submission {id!r} cannot start without a device; grant at least one")
         is_valid, row = _is_valid(session, lease, now), find_locked(session, id)
-        if row is None:
-            return False
-        if not is_valid or row.state != SubmissionState.QUEUED:
+        if row is None or not is_valid or row.state != SubmissionState.QUEUED:
             return False
         row.granted, row.runs = list(granted), row.runs + 1
         row.run_began_at = row.counted_at = now

@@ -98,7 +98,6 @@ def takes_settings(
 
 
 def _kind(kind: Any, *, several: bool) -> Any:
-    """Return the type of an option's value."""
     if several or get_origin(kind) in (Sequence, Mapping):
         return list[str] | None
     members = get_args(kind)

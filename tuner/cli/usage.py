@@ -82,7 +82,6 @@ def _say(message: str) -> None:
 
 
 def _usage(error: Exception, words: Sequence[str], tree: Any) -> str:
-    """Return what is wrong in the arguments and what to do."""
     command = _command(error, words, tree)
     option = str(getattr(error, "option_name", ""))
     if hasattr(error, "possibilities"):
@@ -144,7 +143,6 @@ def _help(command: str) -> str:
 
 
 def _passes_flags(error: Exception) -> bool:
-    """Return whether the command passes flags to servers."""
     return bool(getattr(getattr(error, "ctx", None), "allow_extra_args", False))
 
 

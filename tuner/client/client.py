@@ -71,7 +71,6 @@ class Client(Calls):
             return error
 
     def _run(self, flow: Flow[Answer]) -> Answer:
-        """Return the answer of a method."""
         outcome = None
         while True:
             try:
@@ -81,7 +80,6 @@ class Client(Calls):
             outcome = self._do(step)
 
     def _iterate(self, flow: Flows[Answer]) -> Iterator[Answer | StudyEvent]:
-        """Yield the answers of a method."""
         outcome = None
         while True:
             try:
@@ -97,7 +95,6 @@ class Client(Calls):
                 outcome = self._do(step)
 
     def _stream(self, place: EventPlace) -> Iterator[StudyEvent]:
-        """Yield the events of one connection."""
         try:
             with self._http.stream(**place.request) as reply:
                 if not reply.is_success:

@@ -20,7 +20,6 @@ _YAML = (".yaml", ".yml")
 
 
 def new_id() -> str:
-    """Return a new id of a study."""
     return f"study-{secrets.token_hex(4)}"
 
 

@@ -177,7 +177,6 @@ def _settings_of(model: Any) -> Mapping[str, tuple[Any, Setting]]:  # mypy takes
 
 
 def default_of(field: Field[Any]) -> Any:
-    """Return the default of a setting's field."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

@@ -92,7 +92,6 @@ class ShellCommand:
         return [f"{'    ' * bool(index)}{line}{CONTINUED * (index < last)}" for index, line in enumerate(found)]
 
     def __rich__(self) -> Text:
-        """Return it as one line."""
         return Text(self.lines(None)[0], no_wrap=True, overflow="ignore")
 
 
@@ -106,11 +105,9 @@ class FittedTable:
     grid: Grid
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table for a width."""
         yield self._table(options.max_width)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the widths that it can have."""
         return Measurement.get(console, options, self._table(options.max_width))
 
     def _table(self, width: int) -> Table:
@@ -180,7 +177,6 @@ def print_table(studies: Sequence[SubmittedStudy]) -> None:
 
 
 def print_study(study: SubmittedStudy) -> None:
-    """Print one study in full, a fact a line."""
     trials, score = _progress(study)
     facts = {
         "owner": study.owner + (", readable by all" if study.shared else ""),
@@ -271,7 +267,6 @@ def fill_trials(
 
 
 def missed_slos(record: TrialRecord) -> list[str]:
-    """Return the SLOs that a trial misses."""
     if record.verdict is None:
         return []
     return [name for name, violation in record.verdict.constraints.items() if violation > 0]

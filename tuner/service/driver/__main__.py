@@ -50,7 +50,6 @@ def main() -> int:
 
 
 def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> None:
-    """Run the submission and store its end."""
     submission = store.submission(job.submission)
     assert submission is not None  # it has this driver
     heartbeat = Heartbeat(store, job.submission, driver, wishes)

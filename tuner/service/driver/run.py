@@ -81,7 +81,6 @@ class Heartbeat:
             self._obey[request]()
 
     def close(self) -> None:
-        """End the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -166,7 +165,6 @@ def _check_sources(settings: StudySettings, submission: Submission, store: Servi
 
 
 def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
-    """Return how a run ended that raised nothing."""
     run = result.run
     if run.conclusion is not None:
         asked = wishes.conclude.is_set() and run.ending is RunEnding.TIMEOUT
@@ -182,7 +180,6 @@ def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
 
 
 def remove_contents(folder: Path) -> None:
-    """Remove the files of a submission's contents."""
     contents = folder / "contents"
     for path in contents.glob("*") if contents.is_dir() else ():
         with suppress(OSError):

@@ -58,7 +58,6 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the role is that of an admin."""
         return self.role is Role.ADMIN
 
     @property
@@ -67,11 +66,9 @@ class Caller:
         return None if self.is_admin else self.owner
 
     def may_read(self, found: Submission) -> bool:
-        """Return whether the caller may read a study."""
         return found.shared or self.may_change(found.owner)
 
     def may_change(self, owner: str) -> bool:
-        """Return whether the caller may change what somebody owns."""
         return self.is_admin or owner == self.owner
 
 

@@ -47,7 +47,6 @@ class Places:
         return self._pattern.sub(lambda found: found[1].removeprefix(self._roots[found[1]]), content)
 
     def hidden_text(self, text: str) -> str:
-        """Return a text, see `hidden`."""
         return self.hidden(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
     def masked(self, content: bytes) -> bytes:
@@ -134,7 +133,6 @@ class ServiceContext:
 
 
 def context_of(request: Request) -> ServiceContext:
-    """Return the context of a request's application."""
     context: ServiceContext = request.app.state.context
     return context
 

@@ -54,7 +54,6 @@ class EventResponse(StreamingResponse):
         self._stream, self._streams = stream, streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
         try:
             await super().__call__(scope, receive, send)
         finally:

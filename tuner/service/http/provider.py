@@ -83,7 +83,6 @@ class Attempt:
 
     @property
     def cookie(self) -> str:
-        """The text of the cookie."""
         return f"{self.state}.{self.nonce}.{self.verifier}"
 
     @property
@@ -164,7 +163,6 @@ def _is_safe(address: object) -> bool:
 
 
 def _roles(given: Sequence[str]) -> dict[str, Role]:
-    """Return the roles by group."""
     found = {}
     for each in given:
         group, _, role = each.rpartition("=")
@@ -225,7 +223,6 @@ class Provider:
         return self._person(claims)
 
     async def _exchanged(self, attempt: Attempt, code: str, back: str) -> dict[str, Any]:
-        """Return the provider's tokens for a code."""
         settings, described = self.settings, await self._description()
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": back}
         form |= {"code_verifier": attempt.verifier}
@@ -310,7 +307,6 @@ class Provider:
         return claims
 
     async def _read_keys(self, url: str) -> Any:
-        """Return the provider's keys."""
         found = await self._json("GET", url)
         jwk, errors = import_module("joserfc.jwk"), import_module("joserfc.errors")
         try:

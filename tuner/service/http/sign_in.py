@@ -73,7 +73,6 @@ def is_sign_in(token: Token) -> bool:
 
 
 def _provider(context: ServiceContext) -> Provider:
-    """Return the provider."""
     if context.provider is None:
         raise not_found("provider", "to sign in at")
     return context.provider

@@ -141,7 +141,6 @@ class Scheduler:
             self._forget_at = now if count == MOST_FORGOTTEN else now + FORGET_EVERY
 
     def _start(self, id: str, devices: Sequence[str], lease: Lease) -> None:
-        """Give a submission its devices and start its driver."""
         if not self._store.start(id, devices, lease, self._now()):
             return
         submission = self._store.submission(id)
@@ -182,7 +181,6 @@ class Scheduler:
         return silent and is_running is None
 
     def _decide(self, submissions: Sequence[Submission], now: datetime) -> Decisions:
-        """Return the decisions of the queue's policy."""
         now_s = now.timestamp()
         running = tuple(_running(each) for each in submissions if each.state in ACTIVE and each.granted)
         queued = [each for each in submissions if each.state is SubmissionState.QUEUED]

@@ -56,7 +56,6 @@ def set_up(form: LogFormat, stream: IO[str], times: bool = False, **fields: Any)
 
 
 def _log_thread(about: threading.ExceptHookArgs) -> None:
-    """Log an exception that ends a thread."""
     name = None if about.thread is None else about.thread.name
     say(logging.ERROR, f"the thread {name} ended", about.exc_value)
 
@@ -69,7 +68,6 @@ class TextLines(logging.Formatter):
         self._times = times
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
         time = f"{_time(record):%Y-%m-%d %H:%M:%S} " if self._times else ""
         trace = _trace(self, record)
         return time + escaped(record.getMessage()) + (f"\n{trace}" if trace else "")
@@ -83,7 +81,6 @@ class JsonLines(logging.Formatter):
         self._fields = dict(fields)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object of a record on one line."""
         line = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -129,7 +126,6 @@ def say_event(study: str, kind: str, data: Mapping[str, Any]) -> None:
 
 
 def _say_trial(study: str, data: Mapping[str, Any], failure: Mapping[str, Any] | None, how: str) -> None:
-    """Log how a trial's attempt ended."""
     about = {"study": study, "trial": data["number"], "round": data["round"], "score": data.get("score")}
     if failure is None:
         say(logging.INFO, f"trial {_name(data)}: {how}", **about, state=how)

@@ -120,7 +120,6 @@ class Messenger:
         return None if 200 <= status < 300 else f"the answer is HTTP {status}"
 
     def _failed(self, message: Message, problem: str) -> None:
-        """Postpone a message, or give it up."""
         study, attempts, now = str(message.data["id"]), message.attempts + 1, self._now()
         about = f"webhook {message.webhook}, attempt {attempts}: {problem}"
         if attempts > len(WAITS_S):

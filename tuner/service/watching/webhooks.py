@@ -87,7 +87,6 @@ def _webhook(name: str, environment: Mapping[str, str]) -> Webhook:
 
 
 def _is_address(url: str) -> bool:
-    """Return whether a text is the address of an HTTP server."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()

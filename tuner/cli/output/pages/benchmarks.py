@@ -170,7 +170,6 @@ def run_quality(settings: StudySettings, reference: str | None, slo: str, trial:
 
 
 def document(result: QualityReport) -> dict[str, Any]:
-    """Return the comparison as plain JSON."""
     tripwire, pairs = result.quality.tripwire, result.quality.pairs
     answers = None
     if pairs is not None:

@@ -183,7 +183,6 @@ def _matrix(shown: list[matrix.Configuration], best: dict[str, list[int]]) -> Ta
 
 
 def _require_classes(study: StudyRecord) -> None:
-    """Check that the study's workload has request classes."""
     if not matrix.request_classes(study):
         raise UserError(
             f"the workload of study {study.name!r} has no request classes; "

@@ -14,14 +14,12 @@ from tuner.use_cases.report.page import report
 
 
 def print_export(study: str | None, trial: int | None, output: Path | None, storage: str | None, form: str) -> None:
-    """Write a trial in a deployment format; see `export`."""
     first, *others = export(study, trial, output, storage, form)
     what = formats()[form].what if form in formats() else "a bash script"
     print(f"wrote {first}, {what}" + "".join(f", and {each}" for each in others))
 
 
 def print_report(studies: list[str], output: Path | None, storage: str | None) -> None:
-    """Write a report; see `report`."""
     print(f"wrote {report(studies, output, storage)}; open it in a browser")
 
 
@@ -33,7 +31,6 @@ def print_bundle(studies: list[str], output: Path | None, storage: str | None, l
 
 
 def print_check(bundle: Path) -> None:
-    """Print what a bundle says; see `check_bundle`."""
     print(*check_bundle(bundle), f"{bundle} is complete", sep="\n")
 
 

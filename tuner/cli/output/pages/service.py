@@ -81,7 +81,6 @@ def print_log(client: Client, id: str, *, follow: bool) -> None:
 
 
 def _contents(client: Client, id: str, *, follow: bool) -> Iterator[bytes]:
-    """Yield the log in parts."""
     offset = 0
     while True:
         ended = not follow or client.study(id).ended  # before the log is read, so that its end is read, too
@@ -144,7 +143,6 @@ def watch_deployed(server: str | None, study: str, urls: Sequence[str], window_s
 
 
 def _print_sizing(client: Client, study: SubmittedStudy) -> int:
-    """Print the servers for a load, and return the exit code."""
     found = client.summary(study.id)
     if found["simulated"]:
         print(text.BANNER)

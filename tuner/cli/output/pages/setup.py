@@ -46,7 +46,6 @@ def print_presets(*, as_json: bool) -> None:
 
 
 def print_space(settings: AskedSettings, *, as_json: bool) -> None:
-    """Print a search space on a card."""
     resolved = space_on_card(settings)
     if as_json:
         print(json.dumps(space_document(resolved), indent=1))
@@ -204,7 +203,6 @@ def print_cluster(address: str, vllm: str | None, *, as_json: bool) -> int:
 
 
 def _print_nodes(reports: Sequence[NodeReport]) -> None:
-    """Print each node in a section."""
     for report in reports:
         facts = report.facts
         rows: Rows = [

@@ -117,7 +117,6 @@ def _cell(name: str, each: MeasuredRatio, stored: StoredStudy) -> str:
 
 
 def _point(point: Point, stored: StoredStudy) -> dict[str, Any]:
-    """Return a point of the front as plain JSON."""
     metrics = {
         name: {"value": each.other, "ratio": each.ratio, "low": each.low, "high": each.high}
         for name, each in point.metrics.items()

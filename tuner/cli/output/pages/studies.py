@@ -92,7 +92,6 @@ def print_trials(
     as_json: bool,
     csv: bool,
 ) -> None:
-    """Print the trials of a study; see `tuner study trials`."""
     stored = read_study(storage, study)
     found: Sequence[TrialRecord] = stored.trials
     if failed:
@@ -160,7 +159,6 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
 
 
 def trials_table(stored: StoredStudy, trials: Sequence[TrialRecord], metrics: Sequence[str]) -> Table:
-    """Return a table of trials with these metrics."""
     table = new_table()
     fill_trials(table, trials, metrics, stored.defaults, width_of(), stored.price, whole=True)
     return table
@@ -180,7 +178,6 @@ STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
 
 
 def _trial_parts(trial: TrialRecord, stored: StoredStudy) -> list[RenderableType]:
-    """Return what is known of a trial."""
     label = f", {trial.label}" if trial.label else ""
     heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
     heading.append(f"  {trial.kind.value}{label}", style="not bold")

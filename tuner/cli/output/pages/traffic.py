@@ -21,13 +21,11 @@ from tuner.workloads.traces.summary import TraceSummary
 
 
 def print_import(source: str, output: Path, settings: ImportSettings, asked: CounterRange, *, as_json: bool) -> None:
-    """Import recorded traffic, and print what it is like."""
     with traffic_file(source, settings.format, asked) as file:
         _print(import_traffic(file, output, settings), as_json=as_json)
 
 
 def print_cut(file: Path, requests: int, output: Path, cache_tokens: int | None, *, as_json: bool) -> None:
-    """Cut traffic, and print what the cut is like."""
     _print(cut_traffic(file, requests, output, cache_tokens), as_json=as_json)
 
 

@@ -86,7 +86,6 @@ def retry_line(number: int, round_: int, attempt: int, kind: str, message: str) 
 
 
 def sync_line(status: SyncStatus) -> str:
-    """Return how far MLflow is."""
     line = f"logging to MLflow: {status.logged} of {text.count(status.finished, 'trial')}"
     if status.waiting and status.complete:
         line += ", now the study's summary"

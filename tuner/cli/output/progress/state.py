@@ -44,7 +44,6 @@ class Progress:
                 self._count(record)
 
     def stage(self, plan: StagePlan) -> None:
-        """Begin a stage."""
         self.plan = plan
         self._pace.begin_stage()
 
@@ -123,7 +122,6 @@ class Progress:
         return f"round {rounds.index(round_) + 1} of {len(rounds)}" if round_ in rounds else ""
 
     def elapsed_s(self) -> float:
-        """Return the real seconds since this run began."""
         return self._clock() - self._began
 
     def remaining_s(self) -> float | None:
@@ -160,17 +158,14 @@ class _Pace:
         self._earlier: float | None = None
 
     def begin_stage(self) -> None:
-        """Count from the beginning."""
         self._earlier = self.seconds_per_trial()
         self.done_in_stage, self._began = 0, None
 
     def start(self, now: float) -> None:
-        """Note the start of a trial."""
         if self._began is None:
             self._began = now
 
     def finish(self, now: float) -> None:
-        """Note the end of a trial."""
         self.done_in_stage += 1
         self._ended = now
 

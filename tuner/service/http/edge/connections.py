@@ -91,7 +91,6 @@ class Connections:
             _discard(self._of, network, connection)
 
     def _end_first(self, waiting: dict[Connection, None]) -> None:
-        """End the connection that has waited longest, if one waits."""
         if (first := next(iter(waiting), None)) is not None:
             self.remove(first)
             first.end()
@@ -164,7 +163,6 @@ class DoorProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
         super().data_received(data)
         self._watch()
 
@@ -185,7 +183,6 @@ class DoorProtocol(H11Protocol):
         self._unread = self.loop.call_later(self._limits.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on after the client has read."""
         super().resume_writing()
         _cancel(self._unread)
 

@@ -60,7 +60,6 @@ def describe(app: FastAPI) -> None:
 
 
 def _add(document: dict[str, Any]) -> None:
-    """Add problems and security to a description."""
     parts = document.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of a 422, which is never sent
@@ -81,7 +80,6 @@ def _needs_token(path: str, method: str) -> bool:
 
 
 def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
-    """Return the statuses of an operation's problems."""
     named = "{" in path
     places = [each["in"] for each in operation.get("parameters", ())]
     signs_in = path == "/v1/sign-in"

@@ -48,7 +48,6 @@ class Guard:
         self._app, self._rates, self._meters, self._refusals, self._names = app, rates, meters, refusals, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

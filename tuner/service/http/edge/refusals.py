@@ -93,7 +93,6 @@ def _is_refusal(scope: Scope, status: int, problem: Problem | None) -> bool:
 
 
 def _named(scope: Scope, *, is_log_in: bool) -> tuple[str, str]:
-    """Return the action and the resource of a request."""
     if is_log_in:
         return "log in", "session"
     path = getattr(scope.get("route"), "path", None) or scope["path"]

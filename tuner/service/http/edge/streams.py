@@ -71,7 +71,6 @@ class Stream:
         return [event for event in fresh if event.number > number]
 
     def end(self) -> None:
-        """Let the stream end."""
         self.ended = True
         self.wake.set()
 

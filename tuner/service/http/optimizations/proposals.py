@@ -45,7 +45,6 @@ class Proposer:
 
     @property
     def directions(self) -> list[StudyDirection]:
-        """The directions of the objectives."""
         return [StudyDirection[each.direction.name] for each in self.objectives]
 
     def propose(self, trials: Sequence[FrozenTrial]) -> tuple[FrozenTrial, Mapping[str, Any]]:

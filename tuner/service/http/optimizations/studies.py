@@ -185,7 +185,6 @@ class Optimizations:
             return Suggestion(state=_state(asked, found), trials=given)
 
     def _lease(self, trial: FrozenTrial, client: str, now: datetime) -> None:
-        """Store that a client has a trial."""
         lease = trial.user_attrs["lease"]
         attempts = lease["attempts"] + (lease["client_id"] != client)
         changed = {**lease, "client_id": client, "attempts": attempts, "heartbeat_at": now.isoformat()}
@@ -237,7 +236,6 @@ def _add(open_: _Open, client: str, now: datetime) -> int:
 
 
 def _check(result: dict[str, Any], proposer: Proposer) -> None:
-    """Refuse metrics that lack an objective."""
     metrics = result["metrics"]
     missing = next((each.metric for each in proposer.objectives if each.metric not in metrics), None)
     if metrics and missing is not None:

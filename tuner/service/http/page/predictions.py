@@ -151,7 +151,6 @@ def _turn() -> Iterator[None]:
 
 
 def _prediction(found: Simulation) -> dict[str, Any]:
-    """Return a prediction with the figures of its roofline and of its steps."""
     roof, card, name = found.roofline, found.card, "this configuration"
     point = {name: (roof.intensity, roof.flops)}
     bandwidth = (card.bandwidth_gbs or 0.0) * 1e9
