@@ -85,7 +85,8 @@ class AccessStore(Transactions):
     @reading
     def token(self, session: Session, digest: str) -> Token | None:
         """Return the token of a digest, also an expired or revoked one; None if there is none."""
-        return _token(session, digest)
+        row = session.execute(select(TOKENS).where(TOKENS.c.digest == digest)).first()
+        return None if row is None else record_of(Token, row)
 
     @reading
     def tokens_of(self, session: Session, digests: Collection[str]) -> dict[str, Token]:
@@ -148,11 +149,6 @@ class AccessStore(Transactions):
         if before is not None:
             query = query.where(AUDIT.c.id < min(before, _LARGEST))
         return [record_of(AuditEntry, row, number=row.id) for row in session.execute(query)]
-
-
-def _token(session: Session, digest: str) -> Token | None:
-    row = session.execute(select(TOKENS).where(TOKENS.c.digest == digest)).first()
-    return None if row is None else record_of(Token, row)
 
 
 class WatchingStore(Transactions):

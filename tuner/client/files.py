@@ -12,9 +12,7 @@ from tuner.errors import SettingError, reason_of
 from tuner.files import write_output
 from tuner.owner import refuse_other_file
 from tuner.processes.secrets import REFERENCE, is_secret_variable
-
-LARGEST_FILE = 1_000_000
-"""Most bytes of a file whose content is sent."""
+from tuner.settings.study import LARGEST_CONTENT
 
 _YAML = (".yaml", ".yml")
 
@@ -90,7 +88,7 @@ def _read(name: str, path: Path) -> str:
     from search_spaces.yaml_file import read_regular_file  # loads YAML, which the options of a command do not need
 
     try:
-        return read_regular_file(path, LARGEST_FILE).decode()
+        return read_regular_file(path, LARGEST_CONTENT).decode()
     except UnicodeDecodeError:
         raise SettingError(name, str(path), "the file is not UTF-8 text", "give a text file") from None
     except OSError as error:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -62,10 +62,8 @@ def serve(settings: ServeSettings) -> None:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
     certificate = check_certificate(settings.tls_certificate, settings.tls_key)
-    form, webhooks = (
-        log_format(settings.log_format),
-        find_webhooks(settings.webhook, settings.webhook_default, os.environ),
-    )
+    form = log_format(settings.log_format)
+    webhooks = find_webhooks(settings.webhook, settings.webhook_default, os.environ)
     # Whole paths: the service and its drivers work in folders of their own.
     url, folder = _absolute(storage_url(settings.storage, create=True)), settings.folder.resolve()
     settings = replace(settings, vllm=None if settings.vllm is None else os.path.abspath(settings.vllm))
@@ -83,7 +81,8 @@ def serve(settings: ServeSettings) -> None:
         scheme = "http" if certificate is None else "https"
         host, port = listener.getsockname()[:2]
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        _announce(form, f"tuner serves {address}; devices: {_summary(devices)}", service)
+        counts = ", ".join(f"{len(names)} {kind}" for kind, names in devices.items())
+        _announce(form, f"tuner serves {address}; devices: {counts}", service)
         if first is not None:
             print(f"token of the admin, shown once: {first}", flush=True)
         context = ServiceContext(
@@ -184,10 +183,6 @@ def _absolute(url: str) -> str:
     """Return the URL with the whole path of a SQLite file."""
     path = url.removeprefix("sqlite:///")
     return url if path == url or path.startswith("file:") else f"sqlite:///{os.path.abspath(path)}"
-
-
-def _summary(devices: Mapping[str, tuple[str, ...]]) -> str:
-    return ", ".join(f"{len(names)} {kind}" for kind, names in devices.items())
 
 
 def first_token(service: ServiceStore) -> str | None:

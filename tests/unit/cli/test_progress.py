@@ -112,12 +112,16 @@ def test_the_confirmation_counts_its_rounds_from_one(tmp_path: Path) -> None:
     clock = Clock()
     earlier = (trial(0), trial(0, round_=1), trial(0, round_=4))
     progress = Progress(study_start(tmp_path, records=earlier), clock)
-    assert progress.round_text == ""
+    assert progress.text_of_round(progress.round) == ""
     progress.stage(CONFIRMATION)
     run(progress, clock, 1, 10.0, round_=4)
-    assert (progress.stage_done, progress.stage_trials, progress.round_text) == (2, 8, "round 1 of 2")
+    assert (progress.stage_done, progress.stage_trials, progress.text_of_round(progress.round)) == (
+        2,
+        8,
+        "round 1 of 2",
+    )
     run(progress, clock, 1, 10.0, round_=5)
-    assert progress.round_text == "round 2 of 2"
+    assert progress.text_of_round(progress.round) == "round 2 of 2"
     assert progress.remaining_s() == pytest.approx(5 * 10.0)
 
 

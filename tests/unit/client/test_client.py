@@ -14,8 +14,9 @@ from tests.unit.client.conftest import MakeClient
 from tuner.client.address import find_address
 from tuner.client.client import AsyncClient, Client
 from tuner.client.failures import RefusedError
-from tuner.client.files import LARGEST_FILE, with_contents
+from tuner.client.files import with_contents
 from tuner.errors import SettingError, UserError
+from tuner.settings.study import LARGEST_CONTENT
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_names_and_contents_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("content", "rule"),
-    [(None, "No such file"), (b"\xff", "not UTF-8"), (b"x" * (LARGEST_FILE + 1), "larger than")],
+    [(None, "No such file"), (b"\xff", "not UTF-8"), (b"x" * (LARGEST_CONTENT + 1), "larger than")],
 )
 def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path, content: bytes | None, rule: str) -> None:
     path = tmp_path / "w.yaml"

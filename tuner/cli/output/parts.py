@@ -1,15 +1,13 @@
-"""Parts of pages and of the progress: the console, labelled texts, and tables of trials and submitted studies."""
+"""Parts of pages and of the progress: the console, labelled texts, and tables of trials."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
@@ -17,10 +15,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from records.tables import Grid, grid
+from records.tables import Grid
 from records.trials import Config, TrialRecord
 from search_spaces import Price
-from tuner.client.replies import SubmittedStudy
 from tuner.results import text
 from tuner.results.text import joined, short_configuration
 
@@ -152,77 +149,6 @@ def labelled(rows: Sequence[tuple[str, str]], indent: int = 0) -> Table:
     for label, value in rows:
         grid.add_row(" " * indent + label, value)
     return grid
-
-
-def as_json(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
-    """Return studies as JSON, with the names and forms of the service's API."""
-    plain = asdict(value) if isinstance(value, SubmittedStudy) else [asdict(each) for each in value]
-    return json.dumps(plain, indent=1, default=lambda each: each.isoformat())
-
-
-def print_table(studies: Sequence[SubmittedStudy]) -> None:
-    names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
-    table = grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
-    for study in studies:
-        table.add(
-            study.id,
-            study.owner,
-            study.state.value,
-            _devices(study),
-            *_progress(study),
-            _time(study.created_at),
-            why(study),
-        )
-    show(FittedTable(table))
-
-
-def print_study(study: SubmittedStudy) -> None:
-    trials, score = _progress(study)
-    facts = {
-        "owner": study.owner + (", readable by all" if study.shared else ""),
-        "state": study.state.value,
-        "why": why(study),
-        "devices": _devices(study) + (f": {', '.join(study.granted)}" if study.granted else ""),
-        "priority": str(study.priority),
-        "deployed": "" if study.watch is None else text.one_line(study.watch["text"]),
-        "trials": trials,
-        "best score": score,
-        "device time": text.duration(study.gpu_seconds),
-        "submitted": _time(study.created_at),
-        "started": _time(study.started_at),
-        "ended": _time(study.ended_at),
-    }
-    settings = {name: _short(value) for name, value in (study.settings or {}).items()}
-    width = max(map(len, [*facts, *settings]))
-    shown: list[RenderableType] = [study.id]
-    shown += [f"  {name:<{width}}  {value}" for name, value in facts.items() if value not in ("", text.ABSENT)]
-    shown += ["settings", *(f"  {name:<{width}}  {value}" for name, value in settings.items())] if settings else []
-    show(*shown)
-
-
-def why(study: SubmittedStudy) -> str:
-    """Return why a study waits or ended; empty if there is nothing to say."""
-    return text.one_line(study.waits_for or study.reason or "")
-
-
-def _devices(study: SubmittedStudy) -> str:
-    return f"{len(study.granted) or study.gpus} {study.kind}"
-
-
-def _progress(study: SubmittedStudy) -> tuple[str, str]:
-    if study.progress is None:
-        return text.ABSENT, text.ABSENT
-    found = study.progress
-    trials = f"{found.trials}" + (f" + {found.rounds}" if found.rounds else "")
-    return trials, text.ABSENT if found.score is None else f"{found.score:.3f}"
-
-
-def _time(at: datetime | None) -> str:
-    return text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}"
-
-
-def _short(value: object) -> str:
-    return text.cut(json.dumps(value, ensure_ascii=False), 100)
 
 
 STATE_STYLES = {"ok": "green", "infeasible": "yellow", "cut": "yellow", "failed": "red", "pending": "dim"}

@@ -17,6 +17,7 @@ from storage.service.rows import LARGEST
 from tuner.client.replies import SubmittedTrial
 from tuner.errors import reason_of
 from tuner.export.formats.registry import default_file
+from tuner.service.asked.contents import NAME
 from tuner.service.driver.size import ANSWER, PAGE
 from tuner.service.http.access import Known, Readable, readable
 from tuner.service.http.context import Context
@@ -39,7 +40,7 @@ EXPORTED: dict[int | str, dict[str, Any]] = {
 }
 """The description of an exported file, and of several."""
 
-FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+FILE = f"^{NAME.pattern}$"
 MOST_NUMBERS = 500
 """Numbers of trials in one answer; each has as many rows as it has rounds."""
 

@@ -58,12 +58,9 @@ def make_server(app: FastAPI, certificate: tuple[Path, Path] | None, limits: Lim
 
 def _open_files() -> int:
     """Return how many files the process may open, after it has asked for more."""
-    soft, hard = (OPEN_FILES if each == resource.RLIM_INFINITY else each for each in _files_limit())
+    present = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (OPEN_FILES if each == resource.RLIM_INFINITY else each for each in present)
     wanted = min(OPEN_FILES, hard)
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, _files_limit()[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, present[1]))
     return max(soft, wanted)
-
-
-def _files_limit() -> tuple[int, int]:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from storage.service.errors import WrongState
 from storage.service.records import ENDED, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore
 from storage.service.submissions import DELETABLE
+from tuner.client.files import new_id
 from tuner.client.replies import StudyPage, SubmittedStudy
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_asked, check_plan
@@ -67,7 +67,7 @@ MOST_WAITING = 200
 @router.post("", status_code=201, responses={200: {"model": SubmittedStudy}})
 def submit(body: NewStudy, who: User, context: Context, response: Response) -> SubmittedStudy:
     """Submit a study; 200 instead of 201 if it was submitted before."""
-    id = body.id or f"study-{secrets.token_hex(4)}"
+    id = body.id or new_id()
     settings, files = read_asked(body.settings, id, who, context)
     kind = kind_of(body, settings, context)
     check_plan(settings, files, kind, simulated=kind == SIMULATED)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
 
 from records.tables import Grid, grid
 from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
 from tuner.cli.from_server import open_client, refuse_both
-from tuner.cli.output import parts
 from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import ends_at_interrupt
@@ -41,13 +45,9 @@ def run_agent(server: str | None, *, insecure: bool) -> None:
 def print_submitted(study: SubmittedStudy, *, as_json: bool = False) -> None:
     """Print the state of a study that a command has changed."""
     if as_json:
-        print(parts.as_json(study))
+        print(json_of(study))
     else:
         print(f"{study.id} is {study.state.value}; see it with `{command('service', 'watch', study.id)}`", flush=True)
-
-
-def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
-    print(parts.as_json(study)) if as_json else parts.print_study(study)
 
 
 def named_states(names: Sequence[str], *, running: bool) -> list[str]:
@@ -63,13 +63,87 @@ def named_states(names: Sequence[str], *, running: bool) -> list[str]:
     return [*(each.upper() for each in names), *more]
 
 
+def json_of(value: SubmittedStudy | Sequence[SubmittedStudy]) -> str:
+    """Return studies as JSON, with the names and forms of the service's API."""
+    plain = asdict(value) if isinstance(value, SubmittedStudy) else [asdict(each) for each in value]
+    return json.dumps(plain, indent=1, default=lambda each: each.isoformat())
+
+
 def print_studies(found: Sequence[SubmittedStudy], *, as_json: bool) -> None:
     if as_json:
-        print(parts.as_json(found))
+        print(json_of(found))
     elif found:
-        parts.print_table(found)
+        _print_table(found)
     else:
         print("no study; `tuner service submit` submits one")
+
+
+def _print_table(studies: Sequence[SubmittedStudy]) -> None:
+    names = ("study", "owner", "state", "devices", "trials", "score", "submitted (UTC)", "why")
+    table = grid(*names, left=tuple(name for name in names if name not in ("trials", "score")))
+    for study in studies:
+        table.add(
+            study.id,
+            study.owner,
+            study.state.value,
+            _devices(study),
+            *_progress(study),
+            _time(study.created_at),
+            why(study),
+        )
+    show(FittedTable(table))
+
+
+def print_study(study: SubmittedStudy, *, as_json: bool) -> None:
+    if as_json:
+        print(json_of(study))
+        return
+    trials, score = _progress(study)
+    facts = {
+        "owner": study.owner + (", readable by all" if study.shared else ""),
+        "state": study.state.value,
+        "why": why(study),
+        "devices": _devices(study) + (f": {', '.join(study.granted)}" if study.granted else ""),
+        "priority": str(study.priority),
+        "deployed": "" if study.watch is None else text.one_line(study.watch["text"]),
+        "trials": trials,
+        "best score": score,
+        "device time": text.duration(study.gpu_seconds),
+        "submitted": _time(study.created_at),
+        "started": _time(study.started_at),
+        "ended": _time(study.ended_at),
+    }
+    settings = {name: _short(value) for name, value in (study.settings or {}).items()}
+    width = max(map(len, [*facts, *settings]))
+    shown: list[RenderableType] = [study.id]
+    shown += [f"  {name:<{width}}  {value}" for name, value in facts.items() if value not in ("", text.ABSENT)]
+    shown += ["settings", *(f"  {name:<{width}}  {value}" for name, value in settings.items())] if settings else []
+    show(*shown)
+
+
+def why(study: SubmittedStudy) -> str:
+    """Return why a study waits or ended; empty if there is nothing to say."""
+    return text.one_line(study.waits_for or study.reason or "")
+
+
+def _devices(study: SubmittedStudy) -> str:
+    return f"{len(study.granted) or study.gpus} {study.kind}"
+
+
+def _progress(study: SubmittedStudy) -> tuple[str, str]:
+    if study.progress is None:
+        return text.ABSENT, text.ABSENT
+    found = study.progress
+    trials = f"{found.trials}" + (f" + {found.rounds}" if found.rounds else "")
+    return trials, text.ABSENT if found.score is None else f"{found.score:.3f}"
+
+
+def _time(at: datetime | None) -> str:
+    return text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _short(value: object) -> str:
+    return text.cut(json.dumps(value, ensure_ascii=False), 100)
 
 
 def print_log(client: Client, id: str, *, follow: bool) -> None:
@@ -184,6 +258,5 @@ def print_tokens(found: Sequence[ServiceToken]) -> None:
     table = grid(*names, left=names)
     for each in found:
         times = (each.created_at, each.expires_at, each.used_at, each.revoked_at)
-        cells = (text.ABSENT if at is None else f"{at:%Y-%m-%d %H:%M}" for at in times)
-        table.add(each.name, each.owner, each.role, *cells)
+        table.add(each.name, each.owner, each.role, *map(_time, times))
     show(FittedTable(table)) if found else print("no token; `tuner service token add NAME` makes one")

@@ -20,6 +20,9 @@ from tuner.scoring.goals import Goals, Objective
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 from tuner.workloads.schedule import file_notes
 
+LINE_WIDTH = 140
+"""Most characters of the line of a trial."""
+
 LONGEST_NAME = 24
 """Characters of the name of an enqueued configuration from which the name is left out."""
 
@@ -55,19 +58,14 @@ def result_line(
     return f"{', '.join(parts)}: {', '.join(text.metric(name, value, price) for name, value in figures.items())}"
 
 
-def end_with_configuration(line: str, record: TrialRecord, defaults: Config, width: int) -> str:
-    """Return a line of at most `width` characters that ends in what the trial changes."""
-    return with_configuration(line, None if record.round else record.label, record.config, defaults, width)
-
-
-def with_configuration(line: str, label: str | None, config: Config, defaults: Config, width: int) -> str:
-    """Return a line of at most `width` characters that ends in what a configuration, perhaps a named one, changes."""
+def with_configuration(line: str, label: str | None, config: Config, defaults: Config) -> str:
+    """Return a line, at most `LINE_WIDTH` long, that ends in what a configuration, perhaps a named one, changes."""
     named = f"{label} = " if label and config else ""
     if named.startswith("{") or len(named) > LONGEST_NAME:
         named = ""
     least = short_configuration(config, defaults, 0)
-    line = text.cut(line, width - len(named) - len(least) - 2)
-    return f"{line}; {named}{short_configuration(config, defaults, width - len(line) - len(named) - 2)}"
+    line = text.cut(line, LINE_WIDTH - len(named) - len(least) - 2)
+    return f"{line}; {named}{short_configuration(config, defaults, LINE_WIDTH - len(line) - len(named) - 2)}"
 
 
 def stage_line(plan: StagePlan) -> str:
@@ -179,7 +177,6 @@ def simulation_line(engine: EngineInfo, hardware: str) -> str:
     return f"{text.BANNER}: vLLM {engine.version} on {place}; use --engine vllm without --gpu to measure"
 
 
-LINE_WIDTH = 140
 _SEARCH = StagePlan(Stage.SEARCH, 0)
 _RETRIED = ("number", "round", "attempt", "kind", "message")
 
@@ -241,7 +238,7 @@ class WatchedStudy:
             result = f"#{number} cut short: {data['cut']}"
         line = f"[{self._count(round_)}] {result}"
         label = None if round_ else data.get("label")
-        return [with_configuration(line, label, data["config"], {}, LINE_WIDTH)]
+        return [with_configuration(line, label, data["config"], {})]
 
     def _count(self, round_: int) -> str:
         """Return how far the stage is: `3/12`, or `round 2 of 3`."""

@@ -111,13 +111,8 @@ class Progress:
         """Trials or measurements of the current stage, finished or not."""
         return max(self.plan.trials, self.stage_done)
 
-    @property
-    def round_text(self) -> str:
-        """`round 2 of 3` during the confirmation, of the measurement that started last; else empty."""
-        return self.text_of_round(self.round)
-
     def text_of_round(self, round_: int) -> str:
-        """Return `round 2 of 3` for a round of the current confirmation, else nothing."""
+        """Return `round 2 of 3` for a round of the current confirmation, such as `round`, else nothing."""
         rounds = self.plan.rounds
         return f"round {rounds.index(round_) + 1} of {len(rounds)}" if round_ in rounds else ""
 

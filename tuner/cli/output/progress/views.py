@@ -17,7 +17,7 @@ from records.trials import Failure, TrialKind, TrialRecord
 from tuner.cli.arguments import command
 from tuner.cli.output.parts import fill_trials, say
 from tuner.cli.output.progress import lines
-from tuner.cli.output.progress.lines import LINE_WIDTH, opening_lines
+from tuner.cli.output.progress.lines import opening_lines
 from tuner.cli.output.progress.state import Progress
 from tuner.executors.base import WorkerState
 from tuner.results import text
@@ -133,7 +133,7 @@ def _header(progress: Progress) -> Text:
 def _bar(progress: Progress, width: int) -> RenderableType:
     """Return the stage, its bar, and how much is done and left, on one line."""
     plan = progress.plan
-    name = f"{plan.stage.value}, {progress.round_text}" if progress.round_text else plan.stage.value
+    name = ", ".join(filter(None, (plan.stage.value, progress.text_of_round(progress.round))))
     noun = "measured" if plan.stage is Stage.CONFIRMATION else "trials"
     done = f"{progress.stage_done} of {progress.stage_trials} {noun}"
     remaining = progress.remaining_s()
@@ -255,7 +255,7 @@ class PlainView(View):
 
     def finished(self, record: TrialRecord) -> None:
         super().finished(record)
-        self.note(trial_line(self.progress, record, LINE_WIDTH))
+        self.note(trial_line(self.progress, record))
 
     def note(self, text: str) -> None:
         self._write(text)
@@ -279,12 +279,12 @@ class PlainView(View):
             self.note(f"{lines.sync_line(status)} ({skip_hint(self.progress.spec.name)})")
 
 
-def trial_line(progress: Progress, record: TrialRecord, width: int) -> str:
+def trial_line(progress: Progress, record: TrialRecord) -> str:
     """Return what came of a trial: `[13/60] #12 ok, score 0.749: …; quantization=fp8 +8 more`."""
     counted = progress.text_of_round(record.round) or f"{progress.stage_done}/{progress.stage_trials}"
     goals, price = progress.spec.goals, progress.spec.price
     line = f"[{counted}] {lines.trial_line(progress.rescored(record), goals.objectives, price)}"
-    return lines.end_with_configuration(line, record, progress.defaults, width)
+    return lines.with_configuration(line, None if record.round else record.label, record.config, progress.defaults)
 
 
 def new_view(plain: bool) -> View:
