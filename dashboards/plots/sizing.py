@@ -14,7 +14,7 @@ _SYMBOLS = {"measured": "circle", "corrected": "circle-open", "predicted": "circ
 
 
 def cost_against_latency(shapes: Sequence[Mapping[str, Any]], currency: str | None) -> go.Figure | None:
-    """Draw a point for each shape with a cost; a line joins those that no other one beats. None without a cost.
+    """Draw a point for each shape with a cost, a larger one where no other one beats it; None without a cost.
 
     Args:
         shapes: `card`, `shape`, `origin`, `on_front`, `predicted_latencies` and `fleet`, as the JSON document has them.

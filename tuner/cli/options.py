@@ -18,8 +18,6 @@ from tuner.settings.declared import OUTPUT, PANELS, RUN, Setting, default_of, se
 from tuner.settings.study import StudySettings
 from tuner.settings.submit import SubmitSettings
 
-SERVER = "Server"
-
 _OPTIONS = {
     name: f"--{setting.option}"
     for model in (StudySettings, SubmitSettings)

@@ -129,12 +129,6 @@ def test_a_simulation_shows_both_times_and_no_worker(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("w0")] == []
 
 
-def test_a_measured_study_shows_its_workers(tmp_path: Path) -> None:
-    lines = drawn(halfway(tmp_path), 100)
-    assert "w0       Tesla T4  #5  benchmark  12 s" in lines
-    assert "w1       Tesla T4  waits for a trial" in lines
-
-
 def test_a_low_terminal_shows_fewer_trials(tmp_path: Path) -> None:
     lines = drawn(halfway(tmp_path), 80, height=20)
     assert len(lines) <= 20

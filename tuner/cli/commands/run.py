@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import SERVER, AsJson, Margin, Storage, numbers, of, takes_settings
+from tuner.cli.options import AsJson, Margin, Storage, numbers, of, takes_settings
 from tuner.cli.output import pages
-from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SIZE, STUDY, WORKLOAD, settings_of
+from tuner.settings.declared import GOALS, MODEL, OUTPUT, RUN, SERVER, SIZE, STUDY, WORKLOAD, settings_of
 from tuner.settings.fleet import SIZE_PRESET, SIZED, FleetSettings, SizeSettings
 from tuner.settings.study import AskedSettings, StudySettings, WorkloadSettings
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import SERVER, AsJson, Margin, Rate, Slos, Storage, StudyName, Vllm, of
+from tuner.cli.options import AsJson, Margin, Rate, Slos, Storage, StudyName, Vllm, of
 from tuner.cli.output import pages
-from tuner.settings.declared import MODEL, OUTPUT, RUN, WORKLOAD, read_duration
+from tuner.settings.declared import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, read_duration
 
 _HERE = "http://127.0.0.1:8000"
 Text = str | None

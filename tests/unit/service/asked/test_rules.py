@@ -11,7 +11,7 @@ from search_spaces import known_model, load_space, space_names
 from search_spaces.loader import parse_space
 from tests.unit.service.asked.test_walk import FLAGS_THAT_HARM
 from tuner.errors import SettingError, UserError
-from tuner.service.asked.allowed import check_space, check_variable, check_words, shipped
+from tuner.service.asked.allowed import check_space, check_words, shipped
 from tuner.service.asked.check import check_traffic
 from tuner.service.asked.contents import check_contents, files_of, read_only, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
@@ -20,6 +20,9 @@ from tuner.settings.declared import Entries, Number, Text, check_limits, setting
 from tuner.settings.study import LARGEST_CONTENT, StudySettings
 from tuner.settings.submit import SubmittedSettings
 from tuner.use_cases.size.shapes import shapes_of
+
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+"""A variable that a shipped space writes."""
 
 OPEN = ServerRules(
     flags=frozenset({"--chat-template"}), variables=frozenset({"VLLM_A"}), secrets=frozenset({"HF_TOKEN"})
@@ -36,7 +39,13 @@ def test_a_hub_model_is_allowed_unless_the_server_says_no() -> None:
         check(ServerRules(hub_models=False), model="Qwen/Qwen2.5-0.5B")
 
 
-@pytest.mark.parametrize("path", ["/etc", "../models", "./m", "~/m", "/models/../etc", "models", "a/b/c", "/models"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/etc", "../models", "./m", "~/m", "/models/../etc", "models", "a/b/c", "/models"),
+        *("http://169.254.169.254/latest", "file:///etc/passwd"),
+    ],
+)
 def test_a_folder_outside_the_allowed_ones_is_refused(path: str, tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     with pytest.raises(SettingError) as caught:
@@ -92,7 +101,7 @@ def test_a_quality_task_names_no_file(task: str) -> None:
 
 
 def test_flags_and_variables_need_no_consent_if_shipped_spaces_have_them() -> None:
-    check(ServerRules(), server_arguments=["--max-num-seqs", "8"], env={"VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    check(ServerRules(), server_arguments=["--max-num-seqs", "8"], env={SAMPLER: "1"})
     check(ServerRules(), baseline="--max-num-seqs 8 --enable-prefix-caching")
 
 
@@ -113,10 +122,10 @@ def test_a_baseline_of_flags_is_no_way_around_them() -> None:
 def test_variables_and_secrets_are_the_servers_to_allow() -> None:
     check(OPEN, env={"VLLM_A": "/any value"})
     check(OPEN, env={"VLLM_A": "${HF_TOKEN}"})
-    refused = ({"LD_PRELOAD": "/x.so"}, {"VLLM_A": "${AWS_SECRET}"}, {"VLLM_USE_FLASHINFER_SAMPLER": "/x"})
-    for env in refused:
+    refused = ("LD_PRELOAD", "/x.so"), ("PYTHONPATH", "x"), ("VLLM_A", "${AWS_SECRET}"), (SAMPLER, "/x")
+    for name, value in refused:
         with pytest.raises(SettingError) as caught:
-            check(OPEN, env=env)
+            check(OPEN, env={name: value})
         assert caught.value.field == "env"
     with pytest.raises(SettingError):
         check(OPEN, server_arguments=["--chat-template", "${AWS_SECRET}"])
@@ -200,14 +209,6 @@ def test_the_method_of_drafts_is_one_of_the_shipped() -> None:
 
 def test_a_word_before_the_first_flag_is_refused() -> None:
     assert refused("evil").rule == "this server does not allow the flag"
-
-
-def test_variables_are_on_a_list() -> None:
-    check_variable("env", "VLLM_USE_FLASHINFER_SAMPLER", "1", NONE)
-    check_variable("env", "ANY", "/x", frozenset({"ANY"}))
-    for name, value in (("LD_PRELOAD", "x"), ("PYTHONPATH", "x"), ("VLLM_USE_FLASHINFER_SAMPLER", "/x")):
-        with pytest.raises(SettingError):
-            check_variable("env", name, value, NONE)
 
 
 @pytest.mark.parametrize("name", space_names())
