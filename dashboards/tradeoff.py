@@ -28,11 +28,9 @@ class Configuration:
     """A column of the matrix: a measured configuration with its share of requests within the SLO, by row.
 
     Attributes:
-        number: the trial's number.
         text: the trial's label, or `name=value` of each parameter that is set.
         baseline: True for the defaults.
         state: the trial's own state, see `TrialRecord.state`.
-        score: the trial's own score.
         failure: the kinds of failure, for a finalist `1 of 4 failed: engine_crash`, or `cut short`; None without one.
         shares: row to share of offered requests within their SLO, in [0, 1]. It is the mean over the successful rounds
             of a finalist, else over the trial itself; None where a measurement lacks it.

@@ -70,12 +70,8 @@ class Page:
     """A report.
 
     Attributes:
-        title: of the page.
         verdict: the result in a sentence.
         simulated: whether the numbers are predictions, which the page then says on top.
-        tiles: the numbers that stand out.
-        sections: in their order.
-        subtitle: below the title.
         study: the names of its studies, joined by `, `; empty: the title is the name of its only one.
     """
 

@@ -76,9 +76,7 @@ class Submission:
         kind: kind of the devices, such as `h200`, `cpu` or `simulated`.
         gpus: most devices at once, 1 or more.
         priority: larger is sooner, among the owner's own.
-        created_at: when it was submitted.
         queued_at: when it was queued last.
-        state: see `SubmissionState`.
         reason: why it ended or waits; None if there is nothing to say.
         culprit: `configuration`, `infrastructure` or `tuner` of a failed one; None for the others.
         shared: whether every token may read it.
@@ -89,7 +87,6 @@ class Submission:
         driver: the process that runs it; None until it is started, and after its end.
         heartbeat_at: when its driver wrote last.
         started_at: when it got devices for the first time.
-        ended_at: when it ended.
         gpu_seconds: device-seconds used by all its runs.
         losses: drivers that were lost since its last finished trial.
         events: number of its last event.

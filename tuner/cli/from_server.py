@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tuner.cli.help import Command, option, parameters_of, set_parameters
-from tuner.cli.options import Insecure
-from tuner.errors import UserError
+from tuner.cli.options import Insecure, refuse_both
 from tuner.settings.declared import OUTPUT
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Comma
             if server is None:
                 command(**values)
                 return
-            refuse_both(server, values.get("storage"))
+            refuse_two_places(server, values.get("storage"))
             from tuner.use_cases.files import copied  # no help needs the libraries of a database
 
             with open_client(server, insecure=insecure) as client, copied(client, names(values)) as url:
@@ -60,11 +59,6 @@ def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Comma
     return wrap
 
 
-def refuse_both(server: str | None, storage: str | None) -> None:
-    """Refuse a server and a database at once.
-
-    Raises:
-        UserError: if both are given.
-    """
-    if server is not None and storage is not None:
-        raise UserError("--server and --storage exclude each other; give one")
+def refuse_two_places(server: str | None, storage: str | None) -> None:
+    """Refuse a server and a database at once."""
+    refuse_both("--server", "--storage", given=server is not None and storage is not None)

@@ -169,14 +169,14 @@ AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def refuse_both_forms(*, as_json: bool, csv: bool) -> None:
-    """Refuse two forms of output at once.
+def refuse_both(one: str, other: str, *, given: bool) -> None:
+    """Refuse two options that are given at once.
 
     Raises:
-        UserError: for `--json` and `--csv`.
+        UserError: if they are.
     """
-    if as_json and csv:
-        raise UserError("--json and --csv exclude each other; give one")
+    if given:
+        raise UserError(f"{one} and {other} exclude each other; give one")
 
 
 def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:

@@ -35,7 +35,6 @@ class Call:
     """A request.
 
     Attributes:
-        method: of HTTP.
         path: below the server's address.
         query: parameters of the address; None is left out.
         body: sent as JSON; None: nothing is sent.

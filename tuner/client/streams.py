@@ -24,7 +24,6 @@ class EventPlace:
     """How far the events of one study were read.
 
     Attributes:
-        path: of the events.
         number: of the last event that was read.
         state: of the study after it, as far as it is known.
         follows: whether the present stream waits for further events.

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.from_server import ServerInstead, reads_server, refuse_both
+from tuner.cli.from_server import ServerInstead, reads_server, refuse_two_places
 from tuner.cli.help import flag, option
-from tuner.cli.options import AsCsv, AsJson, Insecure, Round, Storage, Study, refuse_both_forms
+from tuner.cli.options import AsCsv, AsJson, Insecure, Round, Storage, Study, refuse_both
 from tuner.cli.output import pages
 from tuner.errors import UserError
 from tuner.use_cases.places import FORMS, named_trial
@@ -77,7 +77,7 @@ def trials(
     Shows the score and the objectives of each, and the values that differ from the engine's defaults. Measurements in
     the rounds of the confirmation are listed below their trial.
     """
-    refuse_both_forms(as_json=as_json, csv=csv)
+    refuse_both("--json", "--csv", given=as_json and csv)
     pages.studies.print_trials(study, storage, sort=sort, top=top, failed=failed, as_json=as_json, csv=csv)
 
 
@@ -106,7 +106,7 @@ def show(
     that starts the server. With --pareto or --objective, the trials that other preferences would choose. The exit code
     is 3 if no trial meets the SLOs, and 1 if none works.
     """
-    refuse_both_forms(as_json=as_json, csv=csv)
+    refuse_both("--json", "--csv", given=as_json and csv)
     if csv and not pareto:
         raise UserError("--csv prints the front; add --pareto, or see `tuner study trials --csv`")
     code = pages.show.print_result(study, storage, objective or [], front=pareto, as_json=as_json, csv=csv)
@@ -164,7 +164,7 @@ def tradeoff(
     Each cell is the share of offered requests within the SLO of their class; the highest of each row is marked, unless
     all are equal.
     """
-    refuse_both_forms(as_json=as_json, csv=csv)
+    refuse_both("--json", "--csv", given=as_json and csv)
     pages.classes.print_tradeoff(study, storage, csv=csv, as_json=as_json)
 
 
@@ -228,7 +228,7 @@ def report(
     the latest study is reported. A bundle adds the trials as CSV, the conclusion, hardware and versions. The command
     lists what is in it; `--leave-out failures.txt --leave-out argv` strikes what you do not pass on.
     """
-    refuse_both(server, storage)
+    refuse_two_places(server, storage)
     if check is not None:
         if studies or bundle or leave_out or output or storage or server:
             raise UserError("--check reads the bundle only; leave the other words out")

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces import known_hardware, space_names
@@ -47,9 +47,9 @@ class ServerRules:
 
     model_folders: tuple[Path, ...] = ()
     hub_models: bool = True
-    flags: frozenset[str] = field(default_factory=frozenset)
-    variables: frozenset[str] = field(default_factory=frozenset)
-    secrets: frozenset[str] = field(default_factory=frozenset)
+    flags: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+    secrets: frozenset[str] = frozenset()
     confirms: bool = True
 
 

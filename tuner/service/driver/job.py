@@ -43,13 +43,10 @@ class Job:
     """One run of a submission.
 
     Attributes:
-        storage: URL of the database.
-        submission: id of the submission.
         run: the run of it, see `Submission.runs`.
         folder: the driver's own folder, for the contents of the settings, its log and the winner's script.
         vllm: the vLLM executable; None: the one that the driver finds.
         ray_address: Ray cluster that runs the trials; None: this machine.
-        rules: what the submission may ask of this server.
     """
 
     storage: str

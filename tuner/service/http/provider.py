@@ -97,12 +97,9 @@ class ProviderSettings:
 
     Attributes:
         issuer: the provider's address, as `iss` of its tokens has it.
-        client_id: of this service.
         roles: by group; `EVERYBODY` for all.
         client_secret: None for a public client.
-        scopes: that the provider is asked for.
         owner_claim: the claim that names the owner of studies.
-        groups_claim: the claim with the groups.
     """
 
     issuer: str

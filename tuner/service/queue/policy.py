@@ -21,8 +21,6 @@ class Line:
     """An owner in the pool of one kind.
 
     Attributes:
-        owner: name.
-        weight: share relative to others.
         use: decayed GPU-seconds of this kind.
         waiting: submissions that may start, by priority and then by age.
         held: devices of running studies that stay, and of those that are started now.

@@ -49,9 +49,6 @@ class Running:
     """A submission that has devices.
 
     Attributes:
-        id: name of the study.
-        owner: who asked.
-        kind: kind of the devices.
         devices: names of the devices that it has.
         started_s: when it got them.
         leaving: whether it was asked to yield, stop or cancel, so that its devices come free soon.
@@ -100,9 +97,6 @@ class QueueView:
     """Everything that a decision depends on.
 
     Attributes:
-        now_s: the time.
-        waiting: queued submissions.
-        running: submissions with devices.
         owners: shares by name; an owner without an entry has weight 1, no quota and no use.
         devices: names of all devices by kind, busy ones included.
     """

@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from records.tables import Grid, grid
 from storage.service.records import ENDED, SubmissionState
 from tuner.cli.arguments import command
-from tuner.cli.from_server import open_client, refuse_both
+from tuner.cli.from_server import open_client, refuse_two_places
 from tuner.cli.output.parts import FittedTable, say, show
 from tuner.cli.output.progress.lines import WatchedStudy
 from tuner.cli.signals import ends_at_interrupt
@@ -237,7 +237,7 @@ def open_tokens(
     """
     from tuner.service.tokens import StoredTokens  # no other command of a client needs a service's libraries
 
-    refuse_both(server, storage)
+    refuse_two_places(server, storage)
     if server is None and (storage is not None or not os.environ.get("TUNER_SERVER")):
         with closing(StoredTokens(storage_url(storage, create=create))) as tokens:
             yield tokens

@@ -35,7 +35,6 @@ class Proposer:
         space: the search space; facts of engines, models and workloads are unknown in its expressions.
         objectives: with their weights in the score.
         sampler: `residual`, `tpe` or `random`.
-        seed: of all draws.
     """
 
     space: ResolvedSpace

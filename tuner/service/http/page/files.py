@@ -7,8 +7,7 @@ import gzip
 import html
 import re
 from importlib.metadata import version
-from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from fastapi import APIRouter, Request, Response
 
@@ -19,6 +18,7 @@ from tuner.service.http.problems import not_found
 
 router = APIRouter(include_in_schema=False)
 
+PAGES = Path(__file__).parents[2] / "pages"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -38,14 +38,8 @@ OWN_STYLE = re.compile(r'getElementById\("([0-9a-f]{64})"\)\)\{var \w+=document\
 @functools.cache
 def contents() -> dict[str, bytes]:
     """Return the page's files by their paths below `pages`."""
-    root = files("tuner.service.pages")
-    found = {}
-    for folder in (root, root / "views", root / "study"):
-        for each in folder.iterdir():
-            if each.is_file() and PurePosixPath(each.name).suffix in TYPES:
-                name = each.name if folder is root else f"{folder.name}/{each.name}"
-                found[name] = each.read_bytes()
-    return found
+    found = (each for each in PAGES.rglob("*") if each.suffix in TYPES)
+    return {each.relative_to(PAGES).as_posix(): each.read_bytes() for each in found}
 
 
 @functools.cache
