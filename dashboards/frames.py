@@ -19,7 +19,7 @@ import pandas as pd
 from records.json_lines import read_rows
 from records.measured import capacity_of
 from records.metrics import METRICS
-from records.trials import Phase, ServerFacts, TrialOutcome, TrialRecord, Verdict
+from records.trials import Phase, ServerFacts, TrialOutcome, TrialRecord
 from storage.errors import StorageError, first_line
 
 _FIRST_BIN_TOKENS = 64
@@ -322,20 +322,13 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "repeats": 0,
         **{f"config.{name}": value for name, value in record.config.items()},
     }
-    if record.verdict is not None:
-        row.update(_verdict_cells(record.verdict))
+    if (verdict := record.verdict) is not None:
+        row |= {"feasible": verdict.feasible, "score": verdict.score}
+        row |= {f"objective.{name}": value for name, value in verdict.values.items()}
+        row |= {f"constraint.{name}": value for name, value in verdict.constraints.items()}
     if record.outcome is not None:
-        row.update(_outcome_cells(record.outcome))
+        row |= _outcome_cells(record.outcome)
     return row
-
-
-def _verdict_cells(verdict: Verdict) -> Mapping[str, Any]:
-    return {
-        "feasible": verdict.feasible,
-        "score": verdict.score,
-        **{f"objective.{name}": value for name, value in verdict.values.items()},
-        **{f"constraint.{name}": value for name, value in verdict.constraints.items()},
-    }
 
 
 def _outcome_cells(outcome: TrialOutcome) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,10 +49,8 @@ def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Comma
             with open_client(server, insecure=insecure) as client, copied(client, names(values)) as url:
                 command(**{**values, "storage": url})
 
-        own = {"server": (ServerInstead, None), "insecure": (Insecure, False)}
-        kind = inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, kind, default=each[1], annotation=each[0]) for name, each in own.items()]
-        set_parameters(wrapped, [*parameters_of(command).values(), *added])
+        own = parameters_of(command).values()
+        set_parameters(wrapped, own, server=(ServerInstead, None), insecure=(Insecure, False))
         return wrapped
 
     return wrap

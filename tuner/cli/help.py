@@ -27,9 +27,12 @@ def parameters_of(command: Command) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in found.items() if each.kind not in _VARIABLE}
 
 
-def set_parameters(command: Command, parameters: Iterable[inspect.Parameter]) -> None:
-    """Let a command, which takes keywords, show these parameters to typer."""
-    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+def set_parameters(command: Command, parameters: Iterable[inspect.Parameter], **added: tuple[Any, Any]) -> None:
+    """Let a command, which takes keywords, show these parameters to typer, and `added`: their types and defaults."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shown = [each.replace(kind=kind) for each in parameters]
+    for name, (annotation, default) in added.items():
+        shown.append(inspect.Parameter(name, kind, annotation=annotation, default=default))
     command.__signature__ = inspect.Signature(shown, return_annotation=None)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
 
@@ -171,8 +174,7 @@ def with_help_all(command: Command, path: str) -> Command:
         command(**given)
 
     annotation = Annotated[bool, help_all("Show every option.")]
-    own = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-    set_parameters(wrapped, [*parameters_of(command).values(), own])
+    set_parameters(wrapped, parameters_of(command).values(), help_all=(annotation, False))
     return wrapped
 
 

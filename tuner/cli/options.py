@@ -87,9 +87,7 @@ def takes_settings(
             command(settings=settings if only_given else model(**settings), **own)
 
         given = [each for name, each in parameters_of(command).items() if name != "settings"]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        context = inspect.Parameter("context", kind, annotation=typer.Context)
-        set_parameters(wrapped, [context, *shared, *given])
+        set_parameters(wrapped, [*shared, *given], context=(typer.Context, inspect.Parameter.empty))
         return wrapped
 
     return decorate

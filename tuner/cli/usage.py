@@ -85,7 +85,8 @@ def _usage(error: Exception, words: Sequence[str], tree: Any) -> str:
     command = _command(error, words, tree)
     option = str(getattr(error, "option_name", ""))
     if hasattr(error, "possibilities"):
-        if _passes_flags(error) and option in flag_names():
+        passes_flags = getattr(getattr(error, "ctx", None), "allow_extra_args", False)
+        if passes_flags and option in flag_names():
             return f"{option} is a flag of `vllm serve`; write it after `--`: {command} … -- {option} …"
         if option == "--study" and (asks := _with_study(error)) is not None:
             return f"there is no option --study; the name is an argument: `{command} {asks}`"
@@ -140,10 +141,6 @@ def _about_setting(error: SettingError, words: Sequence[str], tree: Any) -> str:
 def _help(command: str) -> str:
     """Return the command that shows every option or command."""
     return f"{command} --help-all" if command.partition(" ")[2] in FIRST_WEEK else f"{command} --help"
-
-
-def _passes_flags(error: Exception) -> bool:
-    return bool(getattr(getattr(error, "ctx", None), "allow_extra_args", False))
 
 
 def _about_value(error: Exception, words: Sequence[str]) -> str:

@@ -28,12 +28,7 @@ def method_takes(
     model: Callable[_Keywords, Any],
 ) -> Callable[[Callable[..., _Result]], Callable[Concatenate[Any, _Keywords], _Result]]:
     """Give a method, which takes `**given`, the keywords of a model."""
-
-    def decorate(function: Callable[..., _Result]) -> Callable[Concatenate[Any, _Keywords], _Result]:
-        _describe(function, model)
-        return function
-
-    return decorate
+    return takes(model)  # the same, typed with the method's `self`
 
 
 def _describe(function: Any, model: Any) -> None:

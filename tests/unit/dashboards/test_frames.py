@@ -59,6 +59,8 @@ def test_requests_are_counted_by_both_lengths(tmp_path: Path) -> None:
 def test_without_files_there_is_nothing(tmp_path: Path) -> None:
     assert latency_arrays([]) == {}
     assert length_frame([]).empty
+    assert server_frame([]).empty
+    assert to_csv(requests_by_length_frame([])) == "class,from,to,offered,completed\n"
     (tmp_path / "requests-0.jsonl.gz").write_text("no records")
     with pytest.raises(StorageError, match=r"requests-0\.jsonl.gz cannot be read"):
         latency_arrays([tmp_path / "requests-0.jsonl.gz"])
@@ -87,11 +89,6 @@ def test_every_offered_request_is_in_one_bin(tmp_path: Path) -> None:
         "b,129,256,1,1,0,0",
         "b,,,1,0,1,0",
     ]
-
-
-def test_without_files_there_are_no_rows() -> None:
-    assert to_csv(requests_by_length_frame([])) == "class,from,to,offered,completed\n"
-    assert server_frame([]).empty
 
 
 def test_files_are_in_the_order_of_the_benchmarks(tmp_path: Path) -> None:

@@ -127,16 +127,6 @@ def test_a_sync_of_postgresql_takes_a_lock_of_the_database() -> None:
         assert sync_lock(url).holder() is None
 
 
-def test_a_symbolic_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_text("precious")
-    (tmp_path / "tuner.db.sync.lock").symlink_to(target)
-    refusal = r"tuner\.db\.sync\.lock: it is a symbolic link; remove it"
-    with pytest.raises(StorageError, match=refusal), one_at_a_time(f"sqlite:///{tmp_path / 'tuner.db'}"):
-        pass
-    assert target.read_text() == "precious"
-
-
 def test_nothing_is_in_the_shared_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A predictable name there can be taken by another user: a symbolic link would truncate its target."""
     shared = tmp_path / "shared"
