@@ -271,12 +271,7 @@ def to_csv(frame: pd.DataFrame) -> str:
 def to_json(frame: pd.DataFrame) -> str:
     """Return the frame as a JSON list of one object for each row; an absent value is null, a time ISO 8601 in UTC."""
     plain = frame.astype(object).where(frame.notna(), None)
-    rows: list[dict[Any, Any]] = plain.to_dict("records")
-    return json.dumps([{str(key): _json_value(value) for key, value in row.items()} for row in rows], allow_nan=False)
-
-
-def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, pd.Timestamp) else value
+    return json.dumps(plain.to_dict("records"), allow_nan=False, default=lambda time: time.isoformat())
 
 
 def _columns(records: Sequence[TrialRecord]) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
 
-from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, panels, styled
+from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels
 
 _NAMES = {"p95_ttft_ms": "p95 TTFT (ms)", "p95_tpot_ms": "p95 TPOT (ms)"}
 _SYMBOLS = {"measured": "circle", "corrected": "circle-open", "predicted": "circle-open"}
@@ -26,7 +27,7 @@ def cost_against_latency(shapes: Sequence[Mapping[str, Any]], currency: str | No
     figure = panels(1, len(_NAMES), shared_yaxes=True, horizontal_spacing=0.05)
     cards = list(dict.fromkeys(each["card"] for each in shown))
     for column, (metric, label) in enumerate(_NAMES.items(), 1):
-        for card, color in zip(cards, (COLORS[index % len(COLORS)] for index in range(len(cards))), strict=True):
+        for card, color in zip(cards, cycle(COLORS), strict=False):
             own = [
                 each for each in shown if each["card"] == card and each["predicted_latencies"].get(metric) is not None
             ]
@@ -57,7 +58,7 @@ def cost_against_latency(shapes: Sequence[Mapping[str, Any]], currency: str | No
 
 def servers_by_hour(hours: Sequence[float], servers: Sequence[int], name: str) -> go.Figure:
     """Draw the servers of each hour as steps over the rate."""
-    figure = styled(go.Figure())
+    figure = new_figure()
     places = list(range(len(hours)))
     figure.add_bar(x=places, y=list(servers), name=f"servers ({name})", marker={"color": BLUE})
     figure.add_scatter(x=places, y=list(hours), name="requests/s", yaxis="y2", line={"color": GREY})

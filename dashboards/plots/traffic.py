@@ -153,10 +153,8 @@ def lengths(frame: pd.DataFrame) -> go.Figure | None:
     """
     if frame.empty:
         return None
-    prompts, answers = (
-        list(dict.fromkeys(frame["prompt"])),
-        list(dict.fromkeys(frame.sort_values("answer_to")["answer"])),
-    )
+    prompts = frame["prompt"].unique().tolist()
+    answers = frame.sort_values("answer_to")["answer"].unique().tolist()
     figure = panels(1, 2, ("completed", "failed"), shared_yaxes=True, horizontal_spacing=0.06)
     for column, (kind, scale) in enumerate((("completed", "Blues"), ("failed", "Reds")), 1):
         cells = {(row.prompt, row.answer): getattr(row, kind) for row in frame.itertuples()}

@@ -138,11 +138,7 @@ def _settings(job: Job, submission: Submission) -> StudySettings:
 
 
 def _permit(spec: StudySpec, rules: ServerRules) -> None:
-    """Refuse a study with a flag or a variable that this server does not allow, as the resolved plan has them.
-
-    Raises:
-        SettingError: with the flag or the variable.
-    """
+    """Refuse a study with a flag or a variable that this server does not allow, as the resolved plan has them."""
     check_space(spec.space.specs, rules.flags, rules.variables)
     check_words("server_arguments", spec.server.arguments, rules.flags)
 

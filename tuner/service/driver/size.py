@@ -64,11 +64,7 @@ def _confirmed(sizing: Sizing, job: Job, observer: EventObserver, wishes: Wishes
 
 
 def _permit(settings: StudySettings, rules: ServerRules) -> None:
-    """Refuse a server whose command has a flag or a variable that this service does not allow.
-
-    Raises:
-        SettingError: with the flag or the variable.
-    """
+    """Refuse a server whose command has a flag or a variable that this service does not allow."""
     check_words("server_arguments", settings.server_arguments, rules.flags)
     for name, value in settings.env.items():
         check_variable("env", name, value, rules.variables)

@@ -238,11 +238,8 @@ def _simulate_print(simulation: Simulation) -> None:
         value = text.with_unit(name, simulation.metrics.get(name), simulation.price)
         table.add_row(name, value, *([] if band is None else [f"within {band:.0%}"]))
     shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.time_shares.items())
-    roofline = (
-        f"{roof.intensity:.0f} FLOP per byte, below"
-        if roof.intensity < roof.ridge
-        else f"{roof.intensity:.0f} FLOP per byte, above"
-    )
+    side = "below" if roof.intensity < roof.ridge else "above"
+    roofline = f"{roof.intensity:.0f} FLOP per byte, {side} the ridge at {roof.ridge:.0f}"
     rows = [
         *([] if simulation.learned is None else [("corrected by", text.learned(simulation.learned.to_dict()))]),
         *([] if bands.reason is None else [("errors", bands.reason)]),
@@ -254,7 +251,7 @@ def _simulate_print(simulation: Simulation) -> None:
         ("preemptions", text.number(simulation.run.counts.preemptions)),
         ("attention backend", machine.config.backend),
         ("time of a step", shares),
-        ("roofline", f"{roofline} the ridge at {roof.ridge:.0f}: bound by {roof.roof}, {roof.share:.0%} of it reached"),
+        ("roofline", f"{roofline}: bound by {roof.roof}, {roof.share:.0%} of it reached"),
     ]
     show(table, "", labelled(rows))
 
