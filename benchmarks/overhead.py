@@ -28,6 +28,7 @@ import tuner
 from benchmarks.command_line import documented_parser
 from benchmarks.text_table import print_table
 from tests.fakes import install_fake_vllm
+from tuner.use_cases.tiny_model import make_model
 
 TAIL_CHARACTERS = 2000
 TIMED_TRIALS = 25
@@ -36,18 +37,6 @@ TIMED_HELPS = 10
 OWN_PHASES = ("own", "check", "collect", "stop")
 FAKE_STUDY = ("--space", "cpu", "--users", "10", "--prompts", "40", "--input-len", "128", "--output-len", "64")
 SERVER_FLAGS = ("--max-model-len", "1024")
-MODEL_CONFIG = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "vocab_size": 4096,
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 8192,
-    "torch_dtype": "bfloat16",
-}
 MEMORY_POLL_S = 0.05
 TRIAL_TARGET_S, MEMORY_TARGET_MB, HELP_TARGET_S = 1.0, 600.0, 0.5
 CAPTION = (
@@ -116,9 +105,7 @@ def print_figures(figures: Sequence[CostFigure]) -> None:
 
 def fake_figures(folder: Path, trials: int) -> list[CostFigure]:
     """Return the costs of a study whose servers are fakes."""
-    model = folder / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(MODEL_CONFIG))
+    model = make_model(folder / "model")
     vllm = install_fake_vllm(folder)
     options = [*FAKE_STUDY, "--vllm", str(vllm), "--model", str(model), "--workers", "1", "--", *SERVER_FLAGS]
     study, peak_mb = optimize(folder, "fake", trials, options)

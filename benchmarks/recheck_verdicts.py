@@ -8,12 +8,12 @@ noise. The rule, the looks and the intervals are those of the program.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from collections import Counter
 from dataclasses import dataclass
 
+from benchmarks.command_line import documented_parser
 from tuner.scoring.change import EQUAL, MARGIN, Change, Promise, change_of
 from tuner.scoring.compare import paired_ratio, residual_noise
 from tuner.scoring.sequential import looks
@@ -63,7 +63,7 @@ def drawn(case: Case, noise: float, draw: random.Random) -> tuple[Change, int]:
 
 def main() -> None:
     """Print a line for each case and noise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = documented_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.02, 0.05])
     arguments = parser.parse_args()

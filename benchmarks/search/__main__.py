@@ -48,7 +48,7 @@ PREMISE_OPTIONS = ("trials", "workers", "finalists", "source_study")
 """Options that make two searches comparable, besides the settings of the problems."""
 
 
-def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+def search_arguments() -> argparse.Namespace:
     """Return the options of the command line; old spellings of options and names are accepted."""
     parser = documented_parser(__doc__)
     _add_search_options(parser)
@@ -57,7 +57,7 @@ def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reuse", type=Path, nargs="*", default=[], help="--json files; --seeds 0 shows only these")
     parser.add_argument("--json", type=Path, help="write every search and figure to this file")
     parser.add_argument("--list", action="store_true", help="print the problems and the samplers")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args()
     if (arguments.table is None) != (not arguments.objective):
         parser.error("--table and --objective: give both or neither")
     return arguments

@@ -180,7 +180,7 @@ def simulate(traffic: Traffic, seeds: Sequence[int]) -> tuple[list[Outcome], lis
     return [Simulation(each, owners, DEVICES).run(traffic.until_s) for each in studies], studies
 
 
-def measure_fairness(arguments: Sequence[str] | None = None) -> None:
+def measure_fairness() -> None:
     """Simulate everything and print the tables."""
     parser = documented_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds [5]")
@@ -188,7 +188,7 @@ def measure_fairness(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--days", type=float, default=1.0, help="length of traffic that always waits [1]")
     parser.add_argument("--long-days", type=float, default=7.0, help="length of the other traffic [7]")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     data, rows = {}, []
     for traffic in kinds_of_traffic(options.days, options.long_days):

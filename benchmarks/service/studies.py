@@ -162,7 +162,7 @@ def _row(each: Run, alone: float) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the studies with each number at once, and print the rates."""
     parser = documented_parser(__doc__)
     add = parser.add_argument
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--at-once", type=int, nargs="+", default=[20, 1], metavar="COUNT", help="studies at once [20 1]")
     add("--streams", type=int, default=0, metavar="COUNT", help="clients that follow the studies [0]")
     add("--json", type=Path, metavar="FILE", help="write the figures")
-    given: argparse.Namespace = parser.parse_args(arguments)
+    given: argparse.Namespace = parser.parse_args()
     exit_on_sigterm()
     settings = {"trials": given.trials, "sampler": given.sampler}
     runs = [run(at_once, given.studies, settings, given.streams) for at_once in given.at_once]

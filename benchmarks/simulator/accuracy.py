@@ -13,7 +13,6 @@ predicted/published.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.command_line import documented_parser
 from benchmarks.simulator.rows import COMPARED_METRICS, Row, parse_bench_serve, predict, published, read_table
 from search_spaces import version_tuple
 from tuner.engines.simulator.memory import StartFailed
@@ -64,6 +64,15 @@ def accuracy(rows: Sequence[Row], predicted: Sequence[PredictedMetrics]) -> dict
     return by_metric
 
 
+def print_accuracy(by_metric: Mapping[str, Mapping[str, float | int]]) -> None:
+    """Print what `accuracy` returns, a line for each metric."""
+    for metric, values in by_metric.items():
+        print(
+            f"{metric:<20} n {values['rows']:>3}  Spearman {values['spearman']:6.3f}  "
+            f"median error {values['median_error']:6.1%}  p90 {values['p90_error']:6.1%}"
+        )
+
+
 def print_rows(rows: Sequence[Row], predicted: Sequence[PredictedMetrics]) -> None:
     """Print each row as predicted/measured."""
     for row, values in zip(rows, predicted, strict=True):
@@ -77,7 +86,7 @@ def print_rows(rows: Sequence[Row], predicted: Sequence[PredictedMetrics]) -> No
 
 def main() -> None:
     """Predict the rows and print the comparison."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--table", type=Path, help="JSON lines, one measured run each")
     parser.add_argument("--gpu", default="h200", help="a known card, or a YAML file")
     parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B", help="a known model, or a folder with its config.json")
@@ -103,11 +112,7 @@ def main() -> None:
         return
     if arguments.rows or arguments.published:
         print_rows(rows, predicted)
-    for metric, values in by_metric.items():
-        print(
-            f"{metric:<20} n {values['rows']:>3}  Spearman {values['spearman']:6.3f}  "
-            f"median error {values['median_error']:6.1%}  p90 {values['p90_error']:6.1%}"
-        )
+    print_accuracy(by_metric)
 
 
 if __name__ == "__main__":

@@ -19,19 +19,18 @@ and the error bands, at their stored values. A fit of all parameters takes half 
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
+from benchmarks.command_line import documented_parser
+from benchmarks.simulator.accuracy import PredictedMetrics, accuracy, print_accuracy
 from benchmarks.simulator.bands import error_bands_of, write_bands
 from benchmarks.simulator.rows import COMPARED_METRICS, HOST_VALUES, Row, h200, predict, published
 from benchmarks.simulator.studies import recorded_studies, weighted_trials
@@ -230,23 +229,13 @@ def fit(problem: FitProblem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Ar
     return values, base, slopes
 
 
-def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> None:
-    """Print, for each table and metric, Spearman's correlation and the median and 90th percentile of the error."""
+def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[PredictedMetrics]) -> None:
+    """Print the accuracy of each table."""
     print(f"\n{title}")
     for group in dict.fromkeys(row.group for row in rows):
-        for metric in COMPARED_METRICS:
-            pairs = [
-                (row.metrics[metric], values[metric])
-                for row, values in zip(rows, predicted, strict=True)
-                if row.group == group and metric in row.metrics and values.get(metric)
-            ]
-            if len(pairs) > 1:
-                errors = sorted(abs(value / measured - 1) for measured, value in pairs if value)
-                rho = spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic
-                high = float(np.percentile(errors, 90))
-                middle = statistics.median(errors)
-                print(f"  {group:<10}{metric:<18} n {len(pairs):>2}  Spearman {rho:6.3f}  median {middle:6.1%}", end="")
-                print(f"  p90 {high:6.1%}")
+        print(group)
+        own = [(row, values) for row, values in zip(rows, predicted, strict=True) if row.group == group]
+        print_accuracy(accuracy([row for row, _ in own], [values for _, values in own]))
 
 
 def write_parameters(names: Sequence[str], values: Array) -> None:
@@ -268,7 +257,7 @@ def write_parameters(names: Sequence[str], values: Array) -> None:
 
 def main() -> None:
     """Fit and print; with `--write`, write the parameters."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)

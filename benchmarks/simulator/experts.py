@@ -12,14 +12,14 @@ compared within one table: a load is part of what is known.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.optimize import minimize
 
-from benchmarks.simulator.accuracy import PredictedMetrics, accuracy, print_rows
+from benchmarks.command_line import documented_parser
+from benchmarks.simulator.accuracy import PredictedMetrics, accuracy, print_accuracy, print_rows
 from benchmarks.simulator.bands import error_bands_of, write_bands
 from benchmarks.simulator.rows import EXPERTS_HOST, Row, h200_experts, predict
 from search_spaces import known_models
@@ -91,7 +91,7 @@ def format_parameters(values: Mapping[str, float]) -> str:
 
 def main() -> None:
     """Fit each half, predict the other one, and print the comparison."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--model", default="Qwen/Qwen3-30B-A3B", help="of the rows")
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--write", action="store_true", help="write the error bands into parameters.yaml")
@@ -100,11 +100,7 @@ def main() -> None:
     tested, predicted = left_out([row for row in h200_experts() if row.model == shape])
     if arguments.rows:
         print_rows(tested, predicted)
-    for metric, values in accuracy(tested, predicted).items():
-        print(
-            f"{metric:<20} n {values['rows']:>3}  Spearman {values['spearman']:6.3f}  "
-            f"median error {values['median_error']:6.1%}  p90 {values['p90_error']:6.1%}"
-        )
+    print_accuracy(accuracy(tested, predicted))
     bands = error_bands_of(tested, predicted)
     for regime, band in bands.items():
         print(" ".join(regime), "too few rows for an error band" if band is None else band)

@@ -11,13 +11,13 @@ the study.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy.stats import spearmanr
 
+from benchmarks.command_line import documented_parser
 from benchmarks.simulator.accuracy import PredictedMetrics, predict_all, print_rows
 from benchmarks.simulator.rows import Row
 from benchmarks.simulator.studies import recorded_studies, study_rows
@@ -72,7 +72,7 @@ def table_of(predict_rows: Callable[[Sequence[Row]], Sequence[PredictedMetrics]]
 
 def main() -> None:
     """Predict the studies and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row")
     print(table_of(predict_all, parser.parse_args().rows))
 

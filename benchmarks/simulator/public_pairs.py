@@ -10,7 +10,6 @@ is predicted not to start is a wrong prediction. With `--half` it says which sig
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.command_line import documented_parser
 from benchmarks.simulator.rows import REFERENCE_FOLDER, shape_of
 from benchmarks.simulator.several_gpus import drawn_lengths
 from benchmarks.text_table import MISSING, number_text, print_table
@@ -177,7 +177,7 @@ def _counts(pairs: list[Pair]) -> tuple[int, int, int]:
 
 def main() -> None:
     """Predict the pairs and print the comparison."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--half", action="store_true", help="name the signs that change with half of the requests")
     parser.add_argument("--kind", default="", help="only kinds whose name contains this text")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -12,7 +12,6 @@ Lengths of ShareGPT's requests are quantiles of an exponential distribution with
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -22,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.command_line import documented_parser
 from benchmarks.simulator.rows import REFERENCE_FOLDER, shape_of
 from benchmarks.text_table import print_table
 from search_spaces import hardware_named
@@ -119,7 +119,7 @@ def drawn_lengths(prompt: float, answer: float, count: int) -> list[tuple[int, i
 
 def main() -> None:
     """Predict the published runs and print the comparison."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     as_json = parser.parse_args().json
     compared = compare()

@@ -9,7 +9,6 @@ exits with 0 whatever they are.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from benchmarks.command_line import documented_parser
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import hardware_named, known_models
 from tuner.engines.simulator.deployment import ConfiguredServer
@@ -69,7 +69,7 @@ def time_study() -> tuple[float, str]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = documented_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats
     default = BenchServeWorkload(200, 50, 512, 512, seed=1)

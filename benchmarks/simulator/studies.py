@@ -21,8 +21,6 @@ from tuner.workloads.spec import SingleWorkload, Suite
 from tuner.workloads.traffic import Traffic
 
 DATA_FOLDER = Path(__file__).parents[2] / "docs" / "reports" / "data"
-SEED_STEP = 1000
-"""The traffic of round r is that of the search with this many times r added to its seed."""
 STUDY_WEIGHT = 5.0
 """Sum of the squared weights of a study's trials, many of which are nearly the same configuration."""
 RATE_20 = {
@@ -68,7 +66,7 @@ class RecordedStudy:
     Attributes:
         name: the CSV file's name without suffix.
         model: the model's name.
-        workload: what each trial was sent, in round 0.
+        workload: what each trial of the search was sent.
         arguments: the arguments of every server.
         users: the largest number of requests in work, for the capture sizes `exact`.
     """
@@ -91,17 +89,12 @@ def recorded_studies() -> list[RecordedStudy]:
     return studies
 
 
-def study_rows(study: RecordedStudy, rounds: bool = False) -> list[Row]:
-    """Return the trials of a study that worked: those of the search, and on request their measurements in the rounds.
-
-    Args:
-        study: the recorded study.
-        rounds: whether to add the measurements of the finalists' rounds.
-    """
+def study_rows(study: RecordedStudy) -> list[Row]:
+    """Return the trials of a study's search that worked, without the measurements of the rounds."""
     return [
         _row(study, entry)
         for entry in _entries(study)
-        if not entry.get("failure_kind") and entry["output_throughput"] and (rounds or entry["round"] == "0")
+        if not entry.get("failure_kind") and entry["output_throughput"] and entry["round"] == "0"
     ]
 
 
@@ -118,16 +111,15 @@ def _entries(study: RecordedStudy) -> Iterator[dict[str, str]]:
 
 def _row(study: RecordedStudy, entry: Mapping[str, str]) -> Row:
     config = {name.removeprefix("config."): value for name, value in entry.items() if name.startswith("config.")}
-    seed = study.workload.seed + SEED_STEP * int(entry["round"])
     return Row(
-        id=f"{study.name}-{entry['number']}" + (f".{entry['round']}" if entry["round"] != "0" else ""),
+        id=f"{study.name}-{entry['number']}",
         group=study.name,
         card=hardware_named("h200"),
         model=shape_of(study.model),
         version=(0, 25, 1),
         packages=H200_PACKAGES,
         args=(*study.arguments, *flags_of({name: value for name, value in config.items() if value}, study.users)),
-        workload=study.workload.model_copy(update={"seed": seed}),
+        workload=study.workload,
         metrics={name: float(entry[name]) for name in COMPARED_METRICS if entry[name]},
         repeats=int(entry["repeats"]),
         warm=True,

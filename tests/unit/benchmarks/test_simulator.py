@@ -40,12 +40,6 @@ def test_the_rows_are_the_trials_that_worked() -> None:
     assert rows[0].metrics["p99_tpot_ms"] == pytest.approx(11.954)
 
 
-def test_a_row_of_a_round_has_the_rounds_traffic() -> None:
-    rows = {row.id: row for row in study_rows(STUDIES["h200-7b-8"], rounds=True)}
-    assert rows["h200-7b-8-6"].workload.seed == STUDIES["h200-7b-8"].workload.seed
-    assert rows["h200-7b-8-6.2"].workload.seed == STUDIES["h200-7b-8"].workload.seed + 2000
-
-
 def test_the_agreement_ranks_and_counts_a_predicted_failure_as_the_worst() -> None:
     row = study_rows(STUDIES["h200-7b"])[0]
     rows = [replace(row, metrics={"p99_ttft_ms": value}) for value in (100.0, 200.0, 400.0)]
