@@ -31,7 +31,7 @@ def measured(
     rounds = {} if searched else rounds_of(records, number)
     shown = {*shown_rounds(conclusion, records)} & {*rounds} or {*rounds} if rounds else set()
     outcomes = [outcome for round_, outcome in rounds.items() if round_ in shown]
-    outcomes = outcomes or [r.outcome for r in records if r.number == number and not r.round and r.outcome is not None]
+    outcomes = outcomes or outcomes_of([record for record in records if not record.round], number)
     worked = [outcome for outcome in outcomes if outcome.succeeded]
     if not worked:
         return None
@@ -53,7 +53,17 @@ def shown_rounds(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRe
 def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """Return the user's baseline, or the defaults where it was not given or failed; None if neither was measured."""
     every = [record for kind in REFERENCES for record in records if record.kind is kind and not record.round]
-    return next((record for record in every if record.outcome is not None and record.outcome.succeeded), None)
+    return next((record for record in every if record.succeeded), None)
+
+
+def search_trial(records: Sequence[TrialRecord], number: int | None) -> TrialRecord | None:
+    """Return the trial of the search with that number, not its rounds; None if there is none."""
+    return next((record for record in records if record.number == number and not record.round), None)
+
+
+def outcomes_of(records: Sequence[TrialRecord], number: int | None) -> list[TrialOutcome]:
+    """Return the outcomes of a trial and of its rounds, failures included."""
+    return [record.outcome for record in records if record.number == number and record.outcome is not None]
 
 
 def reference_number(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> int | None:
@@ -122,18 +132,17 @@ def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) ->
         records: every trial of the study.
     """
     number = conclusion.get("winner")
-    search = next((each for each in records if each.number == number and not each.round), None)
+    search = search_trial(records, number)
     found = measured(conclusion, records, number)
     if search is None or found is None:
         return None
     scores = {each["number"]: each["score"] for each in conclusion.get("contenders", ()) if each["score"]}
-    searched = search.verdict.score if search.verdict is not None else None
     keeps = conclusion.get("keeps")
     return BestTrial(
         number=search.number,
         name=search.name,
         config=search.config,
-        score=1.0 if keeps is not None else scores.get(number, {"ratio": searched})["ratio"],
+        score=1.0 if keeps is not None else scores.get(number, {"ratio": search.score})["ratio"],
         metrics=metrics_of(found),
         confirmed=bool(conclusion.get("confirmed")),
         is_defaults=search.kind is TrialKind.BASELINE,

@@ -418,8 +418,18 @@ class TrialRecord:
 
     @property
     def score(self) -> float | None:
-        """The verdict's score; None without one."""
+        """The verdict's score; None without a verdict, or before the reference was measured."""
         return None if self.verdict is None else self.verdict.score
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the last attempt failed; None if it did not, or while the trial is pending."""
+        return None if self.outcome is None else self.outcome.failure
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the outcome has measurements and no failure."""
+        return self.outcome is not None and self.outcome.succeeded
 
     @property
     def state(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from records.measured import measured
+from records.measured import measured, outcomes_of, rounds_of, search_trial
 from records.metrics import ENERGY
 from records.trials import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import Price
@@ -50,7 +50,7 @@ def serve_script_of(
     trial, outcome = _measured(study, number, records)
     premise = premise_of_trial(study.premise, trial.config)
     workload, comparable = _workload_and_records(premise, number, records)
-    own = [record.outcome for record in comparable if record.number == number and record.outcome is not None]
+    own = outcomes_of(comparable, number)
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
@@ -119,7 +119,7 @@ def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord
         SettingError: when there is no such trial, or it was not measured.
     """
     script = serve_script_of(study, number, records)
-    own = [each.outcome for each in records if each.number == number and each.outcome is not None]
+    own = outcomes_of(records, number)
     weights = [each.server.weights_gib for each in own if each.server is not None]
     return Deployment(
         **vars(script),
@@ -162,7 +162,7 @@ def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str
 
 
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
-    trial = next((record for record in records if record.number == number and record.round == 0), None)
+    trial = search_trial(records, number)
     if trial is None:
         raise SettingError("trial", number, f"study {study.name!r} has no such trial", see_trials(study.name))
     outcome = trial.outcome
@@ -201,7 +201,7 @@ def _workload_and_records(
     if searched is None:
         return workload, list(records)
     rounds = [record for record in records if record.round > 0]
-    if any(r.number == number and r.outcome is not None and r.outcome.succeeded for r in rounds):
+    if rounds_of(records, number):
         return workload, rounds
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 

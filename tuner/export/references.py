@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from records.measured import outcomes_of
 from records.metrics import Direction, metric, shown_unit
 from records.trials import Provenance, Repeat, TrialOutcome, TrialRecord
 from tuner.confidence import t_quantile
@@ -100,7 +101,7 @@ def _by_trial(records: Sequence[TrialRecord], name: str) -> dict[int, list[float
     """Return trial number to the metric's values in all repeats of all its rounds."""
     result: dict[int, list[float]] = defaultdict(list)
     for record in records:
-        if record.outcome is None or record.outcome.failure is not None:
+        if record.outcome is None or record.failure is not None:
             continue
         for repeat in record.outcome.repeats:
             value = repeat.metrics.get(name)
@@ -138,8 +139,7 @@ def _least(name: str) -> float:
 
 def _offered(records: Sequence[TrialRecord], number: int) -> int:
     """Return the fewest requests of a benchmark of the trial."""
-    outcomes = [record.outcome for record in records if record.number == number and record.outcome is not None]
-    return min(repeat.offered for outcome in outcomes for repeat in outcome.repeats)
+    return min(repeat.offered for outcome in outcomes_of(records, number) for repeat in outcome.repeats)
 
 
 def _with_sampling_error(recorded: Reference, offered: int) -> Reference:

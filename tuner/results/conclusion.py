@@ -250,7 +250,7 @@ def _score_cells(findings: Findings, number: int, contender: Mapping[str, Any] |
         score = contender["score"]
         return f"{score['ratio']:.3f}", text.ratio(score), text.interval(score)
     trial = findings.trial(number)
-    score = trial.verdict.score if trial is not None and trial.verdict is not None else None
+    score = None if trial is None else trial.score
     return (text.ABSENT if score is None else f"{score:.3f}"), "", ""
 
 

@@ -7,7 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from records.measured import challenger_of, exported_of, measured, reference_number, rounds_of, shown_rounds
+from records.measured import (
+    challenger_of,
+    exported_of,
+    measured,
+    reference_number,
+    rounds_of,
+    search_trial,
+    shown_rounds,
+)
 from records.tables import Grid, grid
 from records.trials import Config, StudyRecord, TrialOutcome, TrialRecord
 from search_spaces import Price
@@ -151,7 +159,7 @@ class Findings:
 
     def trial(self, number: int) -> TrialRecord | None:
         """Return the trial of the search with that number."""
-        return next((record for record in self.records if record.number == number and not record.round), None)
+        return search_trial(self.records, number)
 
     def common_rounds(self, number: int | None) -> list[int]:
         """Return the rounds in which both the reference and a trial were measured, ascending."""

@@ -100,8 +100,7 @@ def _is_feasible(own: Sequence[TrialRecord]) -> bool:
 
 
 def _failed_itself(record: TrialRecord) -> bool:
-    failure = None if record.outcome is None else record.outcome.failure
-    return failure is not None and failure.culprit is Culprit.CONFIGURATION
+    return record.failure is not None and record.failure.culprit is Culprit.CONFIGURATION
 
 
 def _search_score(rounds: StudyRounds, own: Sequence[TrialRecord], other: Sequence[TrialRecord]) -> Ratio | None:

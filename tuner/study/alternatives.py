@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from records.measured import reference_of
+from records.measured import reference_of, search_trial
 from records.metrics import Direction, metric
 from records.trials import StudyRecord, TrialKind, TrialRecord
 from tuner.errors import SettingError, UserError, see_trials
@@ -110,7 +110,7 @@ def weighed_trials(study: StudyRecord, trials: Sequence[TrialRecord], objectives
 
 def _check_measured(study: StudyRecord, trials: Sequence[TrialRecord], names: Sequence[str]) -> None:
     """Refuse metrics that no trial has."""
-    outcomes = [trial.outcome for trial in trials if trial.outcome is not None and trial.outcome.succeeded]
+    outcomes = [trial.outcome for trial in trials if trial.outcome is not None and trial.succeeded]
     for name in names:
         if all(outcome.metric(name) is None for outcome in outcomes):
             rule = f"no trial of study {study.name!r} has this metric"
@@ -120,10 +120,10 @@ def _check_measured(study: StudyRecord, trials: Sequence[TrialRecord], names: Se
 def _reference(study: StudyRecord, trials: Sequence[TrialRecord]) -> tuple[int, str]:
     """Return the number and the name of the reference: the study's, else the first feasible trial."""
     known = (study.conclusion or {}).get("reference")
-    record = next((r for r in trials if r.number == known and not r.round), None) or reference_of(trials)
+    record = search_trial(trials, known) or reference_of(trials)
     if record is None:
         first = next(iter(feasible(trials)), None)
-        record = next((r for r in trials if r.number == first and not r.round), None)
+        record = search_trial(trials, first)
     if record is None or not feasible(trials):
         raise UserError(f"study {study.name!r} has no trial that meets its SLOs; {see_trials(study.name)}")
     return record.number, f"{name_of(record)} (#{record.number})"
@@ -144,19 +144,14 @@ def nearest_trials(records: Sequence[TrialRecord], count: int) -> list[TrialReco
     found = [(_distance_of_trial(record), record) for record in records if record.round == 0 and record.kind in kinds]
     known = [(distance, record) for distance, record in found if distance is not None]
     limit = ALIKE * min((distance for distance, _ in known), default=0.0)
-    known.sort(key=lambda pair: (max(pair[0], limit), -_score(pair[1]), pair[1].number))
+    known.sort(key=lambda pair: (max(pair[0], limit), -(pair[1].score or 0.0), pair[1].number))
     return [record for _, record in known[:count]]
-
-
-def _score(record: TrialRecord) -> float:
-    score = None if record.verdict is None else record.verdict.score
-    return score or 0.0
 
 
 def _distance_of_trial(record: TrialRecord) -> float | None:
     """Return a trial's distance; None for one that failed or lacks an objective."""
     verdict = record.verdict
-    if record.outcome is None or not record.outcome.succeeded or verdict is None or verdict.constraints.get(FAILED):
+    if not record.succeeded or verdict is None or verdict.constraints.get(FAILED):
         return None
     return distance_of(verdict.constraints.values())
 

@@ -197,9 +197,8 @@ def failed_references(records: Sequence[TrialRecord]) -> list[str]:
     clauses = []
     for kind in REFERENCES:
         for record in records:
-            failure = record.outcome.failure if record.outcome is not None else None
-            if record.kind is kind and not record.round and failure is not None:
-                clauses.append(f"{name_of(record)} failed ({failure.kind})")
+            if record.kind is kind and not record.round and record.failure is not None:
+                clauses.append(f"{name_of(record)} failed ({record.failure.kind})")
     return clauses
 
 

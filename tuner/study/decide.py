@@ -221,14 +221,14 @@ def _unconfirmed(
     """Conclude from the search alone."""
     baseline = reference_of(records)
     best = next((f for f in finalists if f.kind not in REFERENCES), None)
-    score = best.verdict.score if best is not None and best.verdict is not None else None
+    score = None if best is None else best.score
     reference_ok = baseline is not None and baseline.state == "ok"
     if best is not None and score is not None and (score > 1.0 or not reference_ok):
         return Conclusion(best.number, None, False, _best_of_search(best.number, score, records), 0, (), noise)
     if reference_ok and baseline is not None:
         reason = f"keep {name_of(baseline)}: no trial of the search has a higher score"
         return Conclusion(baseline.number, kept_name(baseline), False, reason, 0, (), noise)
-    if not any(record.outcome is not None and record.outcome.succeeded for record in records):
+    if not any(record.succeeded for record in records):
         return Conclusion(None, None, False, f"no trial worked: {_first_failure(records)}", 0, (), noise)
     slos = ", ".join(str(slo) for slo in goals.slos)
     return Conclusion(None, None, False, f"no trial met the SLOs ({slos})", 0, (), noise)
@@ -236,7 +236,7 @@ def _unconfirmed(
 
 def _first_failure(records: Sequence[TrialRecord]) -> str:
     """Return the first failure with its message, whose end often has the engine's remedy."""
-    found = ((each.number, each.outcome.failure) for each in records if each.outcome and each.outcome.failure)
+    found = ((each.number, each.failure) for each in records if each.failure is not None)
     return next(
         (f"trial {number} failed, {failure.kind}: {failure.message}" for number, failure in found), "none ended"
     )

@@ -348,8 +348,7 @@ class Loop:
         verdicts = {}
         references = {own: self._cached_reference(own) for own in {False, self._has_own_workload(1)}}
         for record in self._store.trials(self._spec.name, finished=True):
-            unscored = record.verdict is not None and record.verdict.score is None
-            if unscored and record.outcome is not None and record.outcome.succeeded:
+            if record.outcome is not None and record.succeeded and record.verdict is not None and record.score is None:
                 reference = references[self._has_own_workload(record.round)]
                 verdict = None if reference is None else self._spec.goals.verdict(record.outcome, reference)
                 if verdict is not None:
@@ -388,7 +387,7 @@ class Loop:
         given = [*self._spec.enqueue, *filter(None, [self._spec.baseline])]
         unknown = {DEFAULTS, *(each.label for each in given)}
         for record in self._store.trials(self._spec.name, finished=True):
-            failure = None if record.outcome is None or record.round else record.outcome.failure
+            failure = None if record.round else record.failure
             if failure is None or failure.culprit is not Culprit.CONFIGURATION:
                 continue
             unknown.discard(record.label or "")

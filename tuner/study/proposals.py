@@ -187,7 +187,7 @@ class Proposals:
         if reference is None or reference.state != "ok":
             return None
         ended = [r for r in records if not r.round and r.kind not in _AFTER_SEARCH and r.outcome is not None]
-        scores = [r.verdict.score if r.state == "ok" and r.verdict is not None else None for r in ended]
+        scores = [r.score if r.state == "ok" else None for r in ended]
         return converged(scores, self._min_gain)
 
     def _next_named(self) -> WorkItem | None:
@@ -207,13 +207,13 @@ class Proposals:
 
     def _contains_a_crash(self, config: Config) -> bool:
         """Return whether a recipe crashed of which this configuration has every flag."""
-        failures = [
-            (record.config, record.outcome.failure)
+        return any(
+            config.items() >= record.config.items()
             for record in self._store.trials(self._spec.name)
-            if record.kind is TrialKind.RECIPE and record.outcome is not None
-        ]
-        crashed = [each for each, failure in failures if failure and failure.kind is FailureKind.ENGINE_CRASH]
-        return any(config.items() >= each.items() for each in crashed)
+            if record.kind is TrialKind.RECIPE
+            and record.failure is not None
+            and record.failure.kind is FailureKind.ENGINE_CRASH
+        )
 
     def exhausted(self) -> bool:
         spent = self.space_exhausted or self.converged is not None or self._count >= self._trials

@@ -173,8 +173,8 @@ def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:
         states[record.state] = states.get(record.state, 0) + 1
         if record.outcome is None:
             continue
-        if record.outcome.failure is not None:
-            kind = record.outcome.failure.kind.value
+        if record.failure is not None:
+            kind = record.failure.kind.value
             failures[kind] = failures.get(kind, 0) + 1
         for phase, value in record.outcome.timings.items():
             seconds[phase] = seconds.get(phase, 0.0) + value

@@ -109,7 +109,7 @@ def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
     others = [trial for trial in trials if trial.kind is not TrialKind.BASELINE]
     if len(trials) <= most:
         return [*baseline, *others]
-    ranked = sorted(others, key=lambda trial: -((trial.verdict and trial.verdict.score) or 0.0))
+    ranked = sorted(others, key=lambda trial: -(trial.score or 0.0))
     best, rest = ranked[: most // 2], sorted(ranked[most // 2 :], key=lambda trial: trial.number)
     count = most - len(best) - len(baseline)
     return [*baseline, *best, *(rest[index * len(rest) // count] for index in range(count))]

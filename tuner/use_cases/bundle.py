@@ -190,7 +190,7 @@ def _failures(trials: Sequence[TrialRecord]) -> str | None:
     """Return why trials failed, each with its evidence; None if none did."""
     parts = []
     for trial in trials:
-        failure = None if trial.outcome is None else trial.outcome.failure
+        failure = trial.failure
         if failure is not None:
             ended = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
             kind, culprit = failure.kind.value, failure.culprit.value

@@ -92,7 +92,7 @@ def _side(text: str, storage: str | None) -> Side:
     if chosen is None:
         raise UserError(f"study {stored.record.name!r} has no winner yet; name a trial, such as {text}#0")
     trial = stored.trial(chosen)
-    if trial.outcome is None or not trial.outcome.succeeded:
+    if not trial.succeeded:
         rule = f"trial {chosen} of study {stored.record.name!r} has no measurements"
         raise UserError(f"{rule}; {see_trials(stored.record.name)}")
     return Side(f"{stored.record.name}#{chosen}", stored, chosen)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from records.measured import outcomes_of
 from records.trials import Provenance, Repeat, TrialRecord
 from search_spaces.yaml_file import yaml_text
 from storage import StorageError, open_store
@@ -235,8 +236,7 @@ class _Measurement:
     def _as_expected(self, records: Sequence[TrialRecord], last: Judged) -> Expected:
         """Return what is expected from now on: today's gain and metrics, on today's installation."""
         today, place, score = self.arms[-1].installation, len(self.arms) - 1, last.score
-        outcomes = [each.outcome for each in records if each.number == place and each.outcome is not None]
-        shown = replace(outcomes[0], repeats=tuple(_repeats(records, place)))
+        shown = replace(outcomes_of(records, place)[0], repeats=tuple(_repeats(records, place)))
         return replace(
             self.expected,
             version=today.info.version,
@@ -262,13 +262,12 @@ class _Measurement:
 
 def _fault(records: Sequence[TrialRecord], place: int) -> str | None:
     """Return why an arm cannot be compared: its server failed; None if it did not."""
-    own = (each.outcome for each in records if each.number == place)
-    failures = (outcome.failure for outcome in own if outcome is not None)
+    failures = (outcome.failure for outcome in outcomes_of(records, place))
     return next((f"failed: {each.kind}: {each.message}" for each in failures if each is not None), None)
 
 
 def _repeats(records: Sequence[TrialRecord], place: int) -> list[Repeat]:
-    return [repeat for each in records if each.number == place and each.outcome for repeat in each.outcome.repeats]
+    return [repeat for outcome in outcomes_of(records, place) for repeat in outcome.repeats]
 
 
 def _loads(expected: Expected, folder: Path) -> list[str]:

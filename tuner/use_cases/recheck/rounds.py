@@ -60,7 +60,7 @@ class Alternation:
             for place in (*places[turn:], *places[:turn]):
                 self._say(f"round {round_} of at most {ends[-1]}: {self._arms[place].name}")
                 self.records.append(self._record(place, round_))
-            if any(each.outcome is not None and each.outcome.failure is not None for each in self.records):
+            if any(each.failure is not None for each in self.records):
                 return
             if round_ in ends and is_decided():
                 return

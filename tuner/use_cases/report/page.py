@@ -204,14 +204,13 @@ def trials_grid(study: ReportedStudy) -> Grid:
     order = {"ok": 0, "infeasible": 1, "cut": 2, "failed": 3, "pending": 4}
     for record in sorted(
         (record for record in study.trials if not record.round),
-        key=lambda record: (order[record.state], -(_score(record) or 0.0), record.number),
+        key=lambda record: (order[record.state], -(record.score or 0.0), record.number),
     ):
-        score = _score(record)
         values = [None if record.outcome is None else record.outcome.metric(name) for name in metrics]
         table.add(
             f"#{record.number}",
             _state(record),
-            text.ABSENT if score is None else f"{score:.3f}",
+            text.ABSENT if record.score is None else f"{record.score:.3f}",
             *map(text.number, values),
             text.cut(record.label or full_configuration(record.config, study.defaults), 110),
             faint=record.state != "ok",
@@ -219,16 +218,11 @@ def trials_grid(study: ReportedStudy) -> Grid:
     return table
 
 
-def _score(record: TrialRecord) -> float | None:
-    return None if record.verdict is None else record.verdict.score
-
-
 def _state(record: TrialRecord) -> str:
-    failure = record.outcome.failure if record.outcome is not None else None
     if record.outcome is not None and record.outcome.cut is not None:
         bound = record.outcome.cut.score_at_most
         return "cut short" if bound is None else f"cut short, score at most {bound:.3f}"
-    return record.state if failure is None else failure.kind.value.replace("_", " ")
+    return record.state if record.failure is None else record.failure.kind.value.replace("_", " ")
 
 
 def _trials_note(study: ReportedStudy) -> str:
