@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,18 +136,19 @@ def _paths_in(values: Iterable[str]) -> Iterator[str]:
     """Yield the absolute paths in a flag's values: whole ones, those of `NAME=PATH`, and texts in JSON."""
     for value in values:
         try:
-            texts = list(_texts_in(json.loads(value)))
+            texts = list(texts_in(json.loads(value)))
         except ValueError:
             texts = [value, value.partition("=")[2]]
         yield from (text for text in texts if text.startswith("/") and len(text) > 1)
 
 
-def _texts_in(content: Any) -> Iterator[str]:
+def texts_in(content: Any) -> Iterator[str]:
+    """Yield the texts of a JSON value; the names of members are none."""
     if isinstance(content, str):
         yield content
-    elif isinstance(content, dict | list):
-        for part in content.values() if isinstance(content, dict) else content:
-            yield from _texts_in(part)
+    elif isinstance(content, Mapping | list | tuple):
+        for part in content.values() if isinstance(content, Mapping) else content:
+            yield from texts_in(part)
 
 
 def arguments_of(words: Iterable[str]) -> tuple[Argument, ...]:

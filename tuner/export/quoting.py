@@ -50,6 +50,11 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def byte_escapes(character: str) -> str:
+    """Return the bytes of a character as escapes that bash's `$'…'` and systemd read."""
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+
+
 def quote_word(word: str, references: Collection[str] = ()) -> str:
     """Quote one word for bash; the placeholders and `references` in it become variables of the script."""
     parts = _PLACEHOLDERS.split(word)

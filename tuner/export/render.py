@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from records.metrics import Direction, metric, shown_unit
@@ -65,25 +65,25 @@ _WITHOUT_HEALTH = """\
 """
 
 
-def program_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
+def program_parts(script: ServeScript) -> dict[str, str]:
     """Return the placeholders of the engine's program."""
     program = script.program
     variable = "program" if program.command else program.name.replace("-", "_")
     own = _command_parts(script) if program.command else _engine_parts(script, variable)
     return {
-        "PROGRAM": lambda: program.name,
-        "PROGRAMVARIABLE": lambda: variable,
-        "VARIABLE": lambda: program.variable,
-        "COMMAND": lambda: " ".join([program.name, *program.subcommand]),
-        "PADDED": lambda: f"{program.variable:<18}",
-        "PADDEDKEY": lambda: f"{program.key_variable:<18}",
-        "KEY": lambda: program.key_variable,
-        "ENGINE": lambda: program.title,
+        "PROGRAM": program.name,
+        "PROGRAMVARIABLE": variable,
+        "VARIABLE": program.variable,
+        "COMMAND": " ".join([program.name, *program.subcommand]),
+        "PADDED": f"{program.variable:<18}",
+        "PADDEDKEY": f"{program.key_variable:<18}",
+        "KEY": program.key_variable,
+        "ENGINE": program.title,
         **own,
     }
 
 
-def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], str]]:
+def _engine_parts(script: ServeScript, variable: str) -> dict[str, str]:
     program, recorded = script.program, f"$recorded_{variable}"
     there = f'[[ -x "{recorded}" ]]'
     test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
@@ -98,31 +98,31 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
         arranged = re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], _ARRANGED_OPTIONS).rstrip("\n")
     reads_key = f", which {program.title} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
     return {
-        "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
-        "LAUNCHER": lambda: "".join(
+        "CHOICE": f'  {test}; then {program.variable}="{recorded}"; fi',
+        "LAUNCHER": "".join(
             f'export {name}="${{{name}:-{quoted_within(value)}}}"\n'
             for name, value in script.launcher_variables.items()
         ),
-        "ORDER": lambda: ", else ".join(order),
-        "KEYREADER": lambda: reads_key,
-        "ARRANGED": lambda: arranged,
-        "WITHOUTHEALTH": lambda: "",
-        "INSTALLED": lambda: program.version,
+        "ORDER": ", else ".join(order),
+        "KEYREADER": reads_key,
+        "ARRANGED": arranged,
+        "WITHOUTHEALTH": "",
+        "INSTALLED": program.version,
     }
 
 
-def _command_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
+def _command_parts(script: ServeScript) -> dict[str, str]:
     """Return the parts for a user's command, whose program on the PATH may be another one, such as a Python."""
     end = len(script.server_words) - script.program.words_after_flags
     arranged = _ARRANGED_COMMAND.replace("@@END@@", str(end))
     return {
-        "CHOICE": lambda: '  if [[ -x "$recorded_program" ]]; then SERVER_PROGRAM="$recorded_program"; fi',
-        "LAUNCHER": lambda: "",
-        "ORDER": lambda: "the executable that the study ran, else the one on PATH",
-        "KEYREADER": lambda: "",
-        "ARRANGED": lambda: arranged.replace("@@FOLDER@@", quoted_text(script.folder or ".")),
-        "WITHOUTHEALTH": lambda: _WITHOUT_HEALTH,
-        "INSTALLED": lambda: _INSTALLED_COMMAND,
+        "CHOICE": '  if [[ -x "$recorded_program" ]]; then SERVER_PROGRAM="$recorded_program"; fi',
+        "LAUNCHER": "",
+        "ORDER": "the executable that the study ran, else the one on PATH",
+        "KEYREADER": "",
+        "ARRANGED": arranged.replace("@@FOLDER@@", quoted_text(script.folder or ".")),
+        "WITHOUTHEALTH": _WITHOUT_HEALTH,
+        "INSTALLED": _INSTALLED_COMMAND,
     }
 
 
@@ -281,31 +281,31 @@ _USAGE_OF_TUNER = """\
 _USAGE_WITHOUT_TUNER = "  3  no tuner is installed, which sends the traffic\n"
 
 
-def _filled(template: str, parts: Mapping[str, Callable[[], str]]) -> str:
+def _filled(template: str, parts: Mapping[str, str]) -> str:
     text = (_TEMPLATES / template).read_text(encoding="utf-8")
-    return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]](), text)
+    return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], text)
 
 
 def _bench_client(script: ServeScript) -> str:
-    parts: dict[str, Callable[[], str]] = {
-        "WARMUP": lambda: array_lines(script.verification.warmup_argv, "    "),
-        "REPEATS": lambda: str(script.verification.repeats),
-        "SEED": lambda: str(script.verification.first_seed),
-        "BENCH": lambda: array_lines(script.verification.bench_argv, "    "),
+    parts: dict[str, str] = {
+        "WARMUP": array_lines(script.verification.warmup_argv, "    "),
+        "REPEATS": str(script.verification.repeats),
+        "SEED": str(script.verification.first_seed),
+        "BENCH": array_lines(script.verification.bench_argv, "    "),
     }
     return _filled("bench_client.sh.tmpl", parts)
 
 
 def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
-    parts: dict[str, Callable[[], str]] = {
-        "TUNER": lambda: quoted_text(script.tuner or ""),
-        "NEEDED": lambda: _needed(traffic),
-        "TRAFFIC": lambda: _traffic(traffic),
-        "REPEATS": lambda: str(script.verification.repeats),
-        "ATTEMPTS": lambda: str(Budget.attempts),
-        "STRIDE": lambda: str(LOAD_SEED_STRIDE),
-        "SEED": lambda: str(script.verification.first_seed),
-        "LOAD": lambda: array_lines(script.verification.load_argv, "        "),
+    parts: dict[str, str] = {
+        "TUNER": quoted_text(script.tuner or ""),
+        "NEEDED": _needed(traffic),
+        "TRAFFIC": _traffic(traffic),
+        "REPEATS": str(script.verification.repeats),
+        "ATTEMPTS": str(Budget.attempts),
+        "STRIDE": str(LOAD_SEED_STRIDE),
+        "SEED": str(script.verification.first_seed),
+        "LOAD": array_lines(script.verification.load_argv, "        "),
     }
     return _filled("load_client.sh.tmpl", parts)
 
@@ -313,24 +313,24 @@ def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
 def render_serve_script(script: ServeScript) -> str:
     """Return the text of the script; shellcheck finds nothing in it."""
     traffic = script.verification.traffic
-    parts: dict[str, Callable[[], str]] = {
+    parts: dict[str, str] = {
         **program_parts(script),
-        "HEADER": lambda: _header(script),
-        "VERSION": lambda: quoted_text(script.vllm_version),
-        "EXECUTABLE": lambda: quoted_text(script.executable or ""),
-        "DEVICE": lambda: quoted_text("" if script.device == "cpu" else script.card),
-        "DRIVERS": lambda: quoted_text(" ".join(script.drivers)),
-        "USAGE": lambda: _USAGE_OF_TUNER if traffic else "",
-        "USAGECODES": lambda: _USAGE_WITHOUT_TUNER if traffic else "",
-        "SERVER": lambda: _server(script),
-        "REQUIRED": lambda: _required(script),
-        "EXPORTS": lambda: _exports(script),
-        "ASSIGNED": lambda: _assigned(script),
-        "CLIENT": lambda: _load_client(script, traffic) if traffic else _bench_client(script),
-        "INCONCLUSIVE": lambda: str(EXIT_INCONCLUSIVE),
-        "REPEATS": lambda: str(script.verification.repeats),
-        "REFERENCE": lambda: _reference(script),
-        "UNVERIFIED": lambda: _unverified(script),
+        "HEADER": _header(script),
+        "VERSION": quoted_text(script.vllm_version),
+        "EXECUTABLE": quoted_text(script.executable or ""),
+        "DEVICE": quoted_text("" if script.device == "cpu" else script.card),
+        "DRIVERS": quoted_text(" ".join(script.drivers)),
+        "USAGE": _USAGE_OF_TUNER if traffic else "",
+        "USAGECODES": _USAGE_WITHOUT_TUNER if traffic else "",
+        "SERVER": _server(script),
+        "REQUIRED": _required(script),
+        "EXPORTS": _exports(script),
+        "ASSIGNED": _assigned(script),
+        "CLIENT": _load_client(script, traffic) if traffic else _bench_client(script),
+        "INCONCLUSIVE": str(EXIT_INCONCLUSIVE),
+        "REPEATS": str(script.verification.repeats),
+        "REFERENCE": _reference(script),
+        "UNVERIFIED": _unverified(script),
     }
     return _filled("serve_script.sh.tmpl", parts)
 

@@ -26,6 +26,7 @@ from records.measured import exported_of
 from records.trials import TrialRecord
 from storage import open_store
 from tuner.errors import SettingError, UserError, reason_of
+from tuner.export.deployment import texts_in
 from tuner.export.from_study import serve_script_of
 from tuner.export.render import render_serve_script
 from tuner.files import write_output
@@ -228,7 +229,7 @@ def _without_secrets(study: ReportedStudy, environment: Mapping[str, str]) -> Re
     URLs, and variables of this environment whose names say so or to which the study refers.
     """
     record = study.record
-    needed = referenced(_strings(record.premise.get("server", {})))
+    needed = referenced(texts_in(record.premise.get("server", {})))
     values = {
         name: value
         for name, value in environment.items()
@@ -276,15 +277,6 @@ def _masked_value(match: re.Match[str]) -> str:
     if spaced or _PLAIN.fullmatch(value) or not is_secret_variable(words):
         return match[0]
     return f"{name}{between}{MASK}"
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield the texts of a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(each)
 
 
 _NEEDED = ("trials.csv", "conclusion.json", "hardware.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File, heading, installed_notes, split_references
-from tuner.export.quoting import quoted_text, quoted_within
+from tuner.export.quoting import byte_escapes, quoted_text, quoted_within
 
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
@@ -39,11 +39,5 @@ def shell_quoted(word: str, references: frozenset[str] = frozenset()) -> str:
 def _literal(text: str) -> str:
     if text.isprintable():
         return quoted_text(text)
-    plain = "".join(c if c.isprintable() and c not in "\\'" else _escaped(c) for c in text)
-    return f"$'{plain}'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return "\\" + character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+    special = {"\\": "\\\\", "'": "\\'"}
+    return "$'" + "".join(special.get(c) or (c if c.isprintable() else byte_escapes(c)) for c in text) + "'"

@@ -19,7 +19,6 @@ from tuner.export.formats.document import (
     container_image,
     heading,
     left_out_notes,
-    listening,
     packages_of,
     portable,
     reads_hub,
@@ -111,20 +110,7 @@ def _llm_container(deployment: Deployment) -> dict[str, Any]:
 
 
 def _service(deployment: Deployment) -> dict[str, Any]:
-    container = {
-        "name": "kserve-container",
-        "image": container_image(deployment),
-        "command": ["vllm", "serve"],
-        "args": [*(kubernetes.expandable(word, deployment.references) for word in deployment.words), *listening()],
-        "env": kubernetes.variables(deployment),
-        "ports": [{"containerPort": PORT, "protocol": "TCP"}],
-        "resources": kubernetes.resources(deployment),
-        "startupProbe": kubernetes.probe(kubernetes.start_failures(deployment)),
-        "readinessProbe": kubernetes.probe(3),
-        "livenessProbe": kubernetes.probe(6),
-        "securityContext": kubernetes.SECURITY,
-        "volumeMounts": kubernetes.mounts(deployment),
-    }
+    container = kubernetes.container(deployment, "kserve-container", {"containerPort": PORT, "protocol": "TCP"})
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",

@@ -177,10 +177,10 @@ def replica_notes(deployment: Deployment) -> list[str]:
     ]
 
 
-def probe(failures: int, path: str = "/health") -> dict[str, Any]:
+def _probe(failures: int) -> dict[str, Any]:
     """Return a probe of the server's health that fails after so many failures."""
     return {
-        "httpGet": {"path": path, "port": PORT},
+        "httpGet": {"path": "/health", "port": PORT},
         "periodSeconds": PROBE_PERIOD_S,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
@@ -199,8 +199,8 @@ def volumes(deployment: Deployment, cache: dict[str, Any]) -> list[dict[str, Any
     return [*found, *({"name": name, "hostPath": {"path": path}} for name, path in _on_nodes(deployment))]
 
 
-def mounts(deployment: Deployment) -> list[dict[str, Any]]:
-    """Return where a container sees these volumes."""
+def _mounts(deployment: Deployment) -> list[dict[str, Any]]:
+    """Return where a container sees the volumes."""
     found: list[dict[str, Any]] = [CACHE_MOUNT, {"name": "dshm", "mountPath": "/dev/shm"}]
     own = ({"name": name, "mountPath": path, "readOnly": True} for name, path in _on_nodes(deployment))
     return [*found, *own]
@@ -301,25 +301,26 @@ def _pod(deployment: Deployment) -> dict[str, Any]:
         "securityContext": {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch"},
         **placement(deployment),
         **installing(deployment, CACHE_MOUNT),
-        "containers": [_container(deployment)],
+        "containers": [container(deployment, "server", {"name": "http", "containerPort": PORT})],
         "volumes": volumes(deployment, _cache(deployment)),
     }
 
 
-def _container(deployment: Deployment) -> dict[str, Any]:
+def container(deployment: Deployment, name: str, port: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of the server, whose port the two kinds of pods describe differently."""
     return {
-        "name": "server",
+        "name": name,
         "image": container_image(deployment),
         "command": ["vllm", "serve"],
         "args": [*(expandable(word, deployment.references) for word in deployment.words), *listening()],
         "env": variables(deployment),
-        "ports": [{"name": "http", "containerPort": PORT}],
+        "ports": [port],
         "resources": resources(deployment),
-        "startupProbe": probe(start_failures(deployment)),
-        "readinessProbe": probe(3),
-        "livenessProbe": probe(6),
+        "startupProbe": _probe(start_failures(deployment)),
+        "readinessProbe": _probe(3),
+        "livenessProbe": _probe(6),
         "securityContext": SECURITY,
-        "volumeMounts": mounts(deployment),
+        "volumeMounts": _mounts(deployment),
     }
 
 

@@ -8,7 +8,7 @@ from search_spaces.schema import VLLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import PORT, File, heading, installed_notes, reads_hub, refused, split_references
-from tuner.export.quoting import VARIABLE_NAME
+from tuner.export.quoting import VARIABLE_NAME, byte_escapes
 from tuner.processes.secrets import referenced
 
 FORMAT = "systemd"
@@ -58,11 +58,7 @@ def quoted(word: str, references: frozenset[str] = frozenset(), *, expanded: boo
 
 def _escaped(text: str, *, expanded: bool) -> str:
     doubled = {"%": "%%", "\\": "\\\\", '"': '\\"', **({"$": "$$"} if expanded else {})}
-    return "".join(doubled.get(c) or (c if c.isprintable() else _bytes(c)) for c in text)
-
-
-def _bytes(character: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+    return "".join(doubled.get(c) or (c if c.isprintable() else byte_escapes(c)) for c in text)
 
 
 def _unit(deployment: Deployment) -> list[str]:
