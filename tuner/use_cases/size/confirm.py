@@ -145,7 +145,7 @@ def _with_measurement(sizing: Sizing, shape: Sized, result: CapacityResult) -> S
     if rate is None:
         note = f"measured: every rate that was tried missed an SLO; rates: {result.folder}"
         return replace(shape, rate=None, origin=Origin.MEASURED, fleet=None, pessimistic=None, note=note)
-    found = with_rate(sizing.settings, sizing.asked, sizing.demand, shape, Origin.MEASURED, rate / held.rate)
+    found = with_rate(sizing, shape, Origin.MEASURED, rate / held.rate)
     above = min((each for each in result.missed if each > rate), default=None)
     end = "missed at no rate" if above is None else f"missed at {above:.4g}"
     return replace(
@@ -163,11 +163,10 @@ def corrected(sizing: Sizing, measured: dict[str, Sized]) -> Sizing:
     if not ratios:
         return replace(sizing, shapes=ordered([measured.get(each.name, each) for each in sizing.shapes]))
     ratio = math.exp(fmean(math.log(each) for each in ratios))
-    settings, asked, demand = sizing.settings, sizing.asked, sizing.demand
     shapes = [
         measured[each.name]
         if each.name in measured and measured[each.name].origin is Origin.MEASURED
-        else with_rate(settings, asked, demand, measured.get(each.name, each), Origin.CORRECTED, ratio)
+        else with_rate(sizing, measured.get(each.name, each), Origin.CORRECTED, ratio)
         for each in sizing.shapes
     ]
     return replace(sizing, shapes=ordered(shapes), ratio=ratio)

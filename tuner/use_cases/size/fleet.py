@@ -19,20 +19,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tuner.scoring.front import dominates
+from tuner.settings.fleet import FleetSettings
 from tuner.use_cases.size.demand import Demand
 
 HOURS_PER_MONTH = 730.0
 _SECONDS_PER_MONTH = HOURS_PER_MONTH * 3600.0
 _WHOLE = 1e-9
 """A quotient this close above a whole number is that number: 30 / 0.1 is not 301 servers."""
-
-
-@dataclass(frozen=True)
-class Reserve:
-    """What a fleet has beyond the peak: a share of it as headroom, and servers that may fail at once."""
-
-    headroom: float = 0.2
-    spares: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Fleet:
     cost_per_million_total_tokens: float | None
 
 
-def servers_for(rate: float, held: float, reserve: Reserve) -> int:
+def servers_for(rate: float, held: float, reserve: FleetSettings) -> int:
     """Return the servers for a rate, if one holds `held`; both in requests/s."""
     return max(_up(rate * (1.0 + reserve.headroom) / held), _up(rate / held) + reserve.spares)
 
@@ -70,7 +63,7 @@ def _up(quotient: float) -> int:
     return max(math.ceil(quotient - _WHOLE * max(1.0, quotient)), 1)
 
 
-def fleet_of(demand: Demand, held: float, gpus: int, price: float | None, reserve: Reserve) -> Fleet:
+def fleet_of(demand: Demand, held: float, gpus: int, price: float | None, reserve: FleetSettings) -> Fleet:
     """Return the fleet for a demand.
 
     Args:
@@ -78,7 +71,7 @@ def fleet_of(demand: Demand, held: float, gpus: int, price: float | None, reserv
         held: requests/s of one server within the SLOs.
         gpus: of one server.
         price: of one GPU for an hour; None: unknown.
-        reserve: beyond the peak.
+        reserve: its headroom and spare servers, beyond the peak.
     """
     servers = servers_for(demand.peak, held, reserve)
     by_hour = tuple(servers_for(rate, held, reserve) for rate in demand.hours)

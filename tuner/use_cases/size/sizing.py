@@ -27,13 +27,13 @@ from tuner.engines.vllm.resident.helper import die_with_parent
 from tuner.errors import SettingError
 from tuner.gpu import usable_cores
 from tuner.scoring.goals import Slo
-from tuner.settings.fleet import FleetSettings, SizeSettings
+from tuner.settings.fleet import SizeSettings
 from tuner.specs import ModelRef
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.resolve_workload import check_price, find_goals, find_price, find_workload
 from tuner.use_cases.engines import find_card, find_version
 from tuner.use_cases.size.demand import Demand, demand_of
-from tuner.use_cases.size.fleet import Fleet, Reserve, fleet_of, front
+from tuner.use_cases.size.fleet import Fleet, fleet_of, front
 from tuner.use_cases.size.predict import LATENCIES, Asked, Prediction, latencies_at, predict
 from tuner.use_cases.size.shapes import shapes_of
 from tuner.workloads.presets import load_preset
@@ -166,8 +166,8 @@ def _planned(settings: SizeSettings) -> tuple[Sizing, list[_Work]]:
         rule = "the shapes of servers differ in how many GPUs share the model"
         raise SettingError("server_arguments", None, rule, "leave out the flags of parallelism")
     asked = Asked(shape, one, goals, words, dict(settings.env), settings.keep_answers)
-    works = [_Work(settings, asked, demand, card, price) for card, price in zip(cards, prices, strict=True)]
-    return Sizing(settings, asked, model, demand, (), (*file_notes(load), *_notes(load, goals.slos)), 0.0), works
+    sizing = Sizing(settings, asked, model, demand, (), (*file_notes(load), *_notes(load, goals.slos)), 0.0)
+    return sizing, [_Work(sizing, card, price) for card, price in zip(cards, prices, strict=True)]
 
 
 def compared(settings: SizeSettings) -> list[HardwareProfile]:
@@ -177,11 +177,6 @@ def compared(settings: SizeSettings) -> list[HardwareProfile]:
         SettingError: for one that is not known, or no GPU.
     """
     return [find_card(name) for name in dict.fromkeys(settings.card or CARDS)]
-
-
-def reserve_of(settings: FleetSettings) -> Reserve:
-    """Return what a fleet has beyond the peak."""
-    return Reserve(settings.headroom, settings.spares)
 
 
 def _refuse_suite(settings: SizeSettings) -> Traffic:
@@ -223,21 +218,20 @@ _SINGLE = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 class _Work:
     """The shapes of one card."""
 
-    settings: SizeSettings
-    asked: Asked
-    demand: Demand
+    sizing: Sizing
     card: HardwareProfile
     price: Price | None
 
     def run(self) -> list[Sized]:
         """Predict the shapes in turn."""
-        platform = Platform.simulated(self.card, find_version(self.settings.vllm_version, self.card))
+        settings, asked = self.sizing.settings, self.sizing.asked
+        platform = Platform.simulated(self.card, find_version(settings.vllm_version, self.card))
         found: list[Sized] = []
-        first = self.demand.peak
-        for gpus, shapes in groupby(shapes_of(self.asked.model, self.settings.most_gpus), lambda shape: shape.gpus):
+        first = self.sizing.demand.peak
+        for gpus, shapes in groupby(shapes_of(asked.model, settings.most_gpus), lambda shape: shape.gpus):
             for shape in shapes:
-                held = predict(self.asked, platform, shape, first)
-                sized = with_rate(self.settings, self.asked, self.demand, Sized(held, self.price), Origin.PREDICTED)
+                held = predict(asked, platform, shape, first)
+                sized = with_rate(self.sizing, Sized(held, self.price), Origin.PREDICTED)
                 first = first if sized.rate is None else sized.rate
                 found.append(sized)
             if self._is_enough(found, gpus):
@@ -247,7 +241,7 @@ class _Work:
     def _is_enough(self, found: Sequence[Sized], gpus: int) -> bool:
         """Return whether servers of more GPUs would only cost more; see the module's docstring."""
         own = [each for each in found if each.prediction.shape.gpus == gpus]
-        fewest = 1 + self.settings.spares
+        fewest = 1 + self.sizing.settings.spares
         if any(each.fleet is not None and each.fleet.servers == fewest for each in own):
             return True
         best, here = (
@@ -267,20 +261,18 @@ def _side_by_side(works: Sequence[_Work]) -> list[list[Sized]]:
         return list(pool.map(_Work.run, works))
 
 
-def with_rate(
-    settings: FleetSettings, asked: Asked, demand: Demand, sized: Sized, origin: Origin, factor: float = 1.0
-) -> Sized:
+def with_rate(sizing: Sizing, sized: Sized, origin: Origin, factor: float = 1.0) -> Sized:
     """Return a shape with the fleet for its predicted rate, or for a multiple of it that measurements tell."""
     found = sized.prediction
     if found.held is None:
         return replace(sized, rate=None, fleet=None)
     price, gpus = None if sized.price is None else sized.price.per_gpu_hour, found.shape.gpus
     rate = found.held.rate * factor
-    fleet = fleet_of(demand, rate, gpus, price, reserve_of(settings))
+    fleet = fleet_of(sizing.demand, rate, gpus, price, sizing.settings)
     least = None
     if origin is not Origin.MEASURED and found.pessimistic is not None:
-        least = fleet_of(demand, found.pessimistic * factor, gpus, price, reserve_of(settings))
-    latencies = latencies_at(asked, found, fleet.load)
+        least = fleet_of(sizing.demand, found.pessimistic * factor, gpus, price, sizing.settings)
+    latencies = latencies_at(sizing.asked, found, fleet.load)
     return replace(sized, rate=rate, origin=origin, fleet=fleet, pessimistic=least, latencies=latencies)
 
 

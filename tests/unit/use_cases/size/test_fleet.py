@@ -2,8 +2,11 @@
 
 import pytest
 
+from tuner.settings.fleet import FleetSettings
 from tuner.use_cases.size.demand import Demand
-from tuner.use_cases.size.fleet import Reserve, fleet_of, front, servers_for
+from tuner.use_cases.size.fleet import fleet_of, front, servers_for
+
+RESERVE = FleetSettings(headroom=0.2, spares=1)
 
 
 def demand(peak: float, mean: float | None = None, hours: tuple[float, ...] = ()) -> Demand:
@@ -28,11 +31,11 @@ def demand(peak: float, mean: float | None = None, hours: tuple[float, ...] = ()
 def test_servers_have_the_headroom_together_and_hold_the_peak_without_the_lost_ones(
     rate: float, held: float, headroom: float, spares: int, servers: int
 ) -> None:
-    assert servers_for(rate, held, Reserve(headroom, spares)) == servers
+    assert servers_for(rate, held, FleetSettings(headroom=headroom, spares=spares)) == servers
 
 
 def test_a_month_costs_servers_times_gpus_times_price_times_730_hours() -> None:
-    fleet = fleet_of(demand(100.0), held=10.0, gpus=2, price=1.5, reserve=Reserve(0.2, 1))
+    fleet = fleet_of(demand(100.0), held=10.0, gpus=2, price=1.5, reserve=RESERVE)
     assert (fleet.servers, fleet.gpus) == (12, 24)
     assert fleet.load == pytest.approx(100 / 12)
     assert fleet.cost_per_month == pytest.approx(24 * 1.5 * 730)  # 26,280
@@ -43,19 +46,19 @@ def test_a_month_costs_servers_times_gpus_times_price_times_730_hours() -> None:
 
 
 def test_tokens_are_those_of_the_mean_rate_and_servers_those_of_the_peak() -> None:
-    fleet = fleet_of(demand(100.0, mean=50.0), held=10.0, gpus=1, price=1.0, reserve=Reserve(0.2, 1))
+    fleet = fleet_of(demand(100.0, mean=50.0), held=10.0, gpus=1, price=1.0, reserve=RESERVE)
     assert fleet.cost_per_month == pytest.approx(12 * 730)
     assert fleet.cost_per_million_output_tokens == pytest.approx(12 * 730 / (50 * 730 * 3600 * 100 / 1e6))
 
 
 def test_servers_follow_the_hours() -> None:
-    fleet = fleet_of(demand(100.0, 60.0, (20.0, 100.0)), held=10.0, gpus=1, price=2.0, reserve=Reserve(0.2, 1))
+    fleet = fleet_of(demand(100.0, 60.0, (20.0, 100.0)), held=10.0, gpus=1, price=2.0, reserve=RESERVE)
     assert fleet.by_hour == (3, 12)  # 24 / 10 in the first: 3, and two of them hold 20
     assert fleet.cost_per_month_by_hour == pytest.approx(7.5 * 2 * 730)
 
 
 def test_without_a_price_there_is_no_cost() -> None:
-    fleet = fleet_of(demand(100.0, 60.0, (20.0, 100.0)), held=10.0, gpus=1, price=None, reserve=Reserve())
+    fleet = fleet_of(demand(100.0, 60.0, (20.0, 100.0)), held=10.0, gpus=1, price=None, reserve=FleetSettings())
     costs = (fleet.cost_per_month, fleet.cost_per_month_by_hour, fleet.cost_per_million_output_tokens)
     assert (fleet.servers, *costs) == (12, None, None, None)
 

@@ -11,10 +11,10 @@ from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
 from tuner.scoring.goals import Goals, parse_slo
-from tuner.settings.fleet import SizeSettings
+from tuner.settings.fleet import FleetSettings, SizeSettings
 from tuner.specs import ModelRef
 from tuner.use_cases.size.demand import Demand
-from tuner.use_cases.size.fleet import Reserve, fleet_of
+from tuner.use_cases.size.fleet import fleet_of
 from tuner.use_cases.size.html import html
 from tuner.use_cases.size.page import document, fleets_grid, memory_lines, verdict, why_lines
 from tuner.use_cases.size.predict import Asked, Prediction
@@ -36,7 +36,7 @@ def shape(card: str, form: Shape, held: float | None, price: float | None, ttft:
     cost = None if price is None else Price(price)
     if held is None:
         return Sized(found, cost)
-    fleets = [fleet_of(DEMAND, each, form.gpus, price, Reserve()) for each in (held, held / 2)]
+    fleets = [fleet_of(DEMAND, each, form.gpus, price, FleetSettings()) for each in (held, held / 2)]
     latencies = {"p95_ttft_ms": ttft, "p95_tpot_ms": ttft / 10}
     return Sized(found, cost, held, Origin.PREDICTED, fleets[0], fleets[1], latencies)
 

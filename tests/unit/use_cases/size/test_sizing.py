@@ -28,7 +28,7 @@ def sized(form: Shape, held: float | None) -> Sized:
     ],
 )
 def test_larger_servers_are_left_out_where_they_only_cost_more(found: list[Sized], gpus: int, enough: bool) -> None:
-    work = _Work(SIZING.settings, SIZING.asked, SIZING.demand, hardware_named("l4"), None)
+    work = _Work(SIZING, hardware_named("l4"), None)
     assert pytest.approx(2 / 3) == LEAST_SHARE
     assert work._is_enough(found, gpus) is enough
 
