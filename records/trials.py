@@ -56,6 +56,11 @@ class FailureKind(StrEnum):
             return Culprit.TUNER
         return Culprit.INFRASTRUCTURE if self in _INFRASTRUCTURE else Culprit.CONFIGURATION
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the server found too little memory at its start, so that it needs more GPUs, or larger ones."""
+        return self in (FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL)
+
 
 _INFRASTRUCTURE = frozenset(
     {

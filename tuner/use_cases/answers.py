@@ -157,9 +157,6 @@ def check_of_winner(store: Store, name: str) -> str | None:
     return check_command(study, trial) if changed_answers(study, trial) and not is_checked(study, trial) else None
 
 
-_TOO_LARGE = frozenset({FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL})
-
-
 @dataclass(frozen=True)
 class QualityReport:
     """The result, with what was compared."""
@@ -264,7 +261,7 @@ def check_reference(examiner: Examiner, reference: Variant, task: Task | Harness
 
 
 def _remedy_of(failed: ExamFailed) -> str:
-    if failed.log is None or (failed.failure is not None and failed.failure.kind in _TOO_LARGE):
+    if failed.log is None or (failed.failure is not None and failed.failure.kind.lacks_memory):
         return "give a model that fits by {reference}, or leave the quality out"
     return f"its log is {failed.log}"
 

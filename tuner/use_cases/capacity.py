@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from records.trials import RATES_FILE, FailureKind, Phase, TrialKind, TrialOutcome
+from records.trials import RATES_FILE, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.prediction import Platform
@@ -22,8 +22,6 @@ from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, re
 from tuner.use_cases.places import new_folder
 from tuner.use_cases.simulate import split_advice
 from tuner.workloads.traffic import Traffic
-
-_LACKS_MEMORY = {FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL}
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
 
 def _advice(plan: StudyPlan, engine: EngineSettings, outcome: TrialOutcome) -> str:
     """Return the end of a failure's message if the simulated server lacks memory; see `split_advice`."""
-    if engine.card is None or outcome.failure is None or outcome.failure.kind not in _LACKS_MEMORY:
+    if engine.card is None or outcome.failure is None or not outcome.failure.kind.lacks_memory:
         return ""
     assert engine.version is not None
     assert plan.shape is not None  # `refuse_unsimulated_arguments` has read it

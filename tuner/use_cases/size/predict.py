@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from records.trials import Config, FailureKind
+from records.trials import Config
 from search_spaces import Context, ModelShape, ResolvedSpace, SpaceError, load_space
 from search_spaces.schema import VLLM
 from tuner.engines.simulator.deployment import ConfiguredServer
@@ -42,7 +42,6 @@ SLOW_HOST = 0.76
 """Speed of a slow host, relative to the catalogue's `host_speed`: one host of an H200 had 0.5, its entry is 0.66."""
 _LOWER = 1.25
 """Factor of the first steps down to the pessimistic rate."""
-_LACKS_MEMORY = (FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL)
 _IDLE_RATE = 0.01
 """Requests/s at which each finds an idle server."""
 _BAND_OF = {"ttft": "p99_ttft_ms", "tpot": "p99_tpot_ms", "itl": "p99_tpot_ms"}
@@ -182,7 +181,7 @@ class _Flags:
         except (ConfigRefused, StartFailed, TunerError) as error:
             if self.failure is None:
                 self.failure = str(error)
-                self.lacks_memory = isinstance(error, StartFailed) and error.kind in _LACKS_MEMORY
+                self.lacks_memory = isinstance(error, StartFailed) and error.kind.lacks_memory
             return None
         return RateSearch(run, asked.load, asked.goals.slos, (idle.in_flight or 0.0) / _IDLE_RATE)
 
