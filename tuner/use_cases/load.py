@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from records.trials import Repeat
@@ -93,8 +93,7 @@ class LoadResult:
     def records(self) -> list[RequestRecord]:
         """Every request, the workloads of a suite one after another."""
         parts = len(self.traffic.loads) if isinstance(self.traffic, Suite) else 1
-        files = (TrafficFiles(self.folder.absolute(), f"requests-{place}") for place in range(parts))
-        return [record for each in files for record in read_records(each.records)]
+        return [record for place in range(parts) for record in read_records(_files(self.folder, place).records)]
 
     @property
     def slos_met(self) -> dict[str, bool]:
@@ -143,20 +142,51 @@ class LoadSender:
             TunerError: when the load generator fails.
         """
         sent = (self.traffic if traffic is None else traffic).model_copy(update={"seed": seed})
-        settings = replace(self._settings, output=output)
         output.mkdir(parents=True, exist_ok=True)
+        parts = sent.parts() if isinstance(sent, Suite) else {"": sent}
+        found, reasons, failures = [], [], []
         try:
-            repeat, late = _send_all(settings, self._tools, sent, self.model, self.tokenizer)
-            failures = _failures(settings, sent)
+            for place, (name, part) in enumerate(parts.items()):
+                files = _files(output, place)
+                warm = part.warmup()
+                if warm is not None:
+                    self._send(warm, place, files)
+                repeat, late = self._send(part, place, files)
+                found.append((name, repeat))
+                reasons += [late] if late is not None else []
+                failed = failures_line(read_records(files.records))
+                if failed is not None:
+                    failures.append(f"{name}: {failed}" if name else failed)
         except TrialFailed as error:
             raise TunerError(f"the load generator failed: {error.failure.message}") from None
-        return LoadResult(repeat, late, sent, self.slos, output, failures)
+        whole = found[0][1] if isinstance(sent, Traffic) else merge_repeats(0, found)
+        return LoadResult(whole, "; ".join(reasons) or None, sent, self.slos, output, tuple(failures))
+
+    def _send(self, traffic: Traffic, index: int, files: TrafficFiles) -> tuple[Repeat, str | None]:
+        """Send one workload; return its measurements, and why they are not valid (None: they are)."""
+        settings = self._settings
+        job = start_traffic(
+            self._tools,
+            traffic,
+            index,
+            files,
+            f"{settings.url}/v1/completions",
+            self.model,
+            self.tokenizer,
+            settings.limit_s,
+            server_key(settings.keys),
+            reuse_connections=not (settings.new_connections or isinstance(self._tools, TokenTools)),
+        )
+        try:
+            job.wait(settings.limit_s + GRACE_S)
+        finally:
+            job.cancel()
+        return read_traffic(traffic, index, files)
 
 
-def _failures(settings: LoadSettings, traffic: Traffic | Suite) -> tuple[str, ...]:
-    parts = traffic.loads if isinstance(traffic, Suite) else ("",)
-    lines = [(name, failures_line(read_records(_files(settings, place).records))) for place, name in enumerate(parts)]
-    return tuple(f"{name}: {line}" if name else line for name, line in lines if line is not None)
+def _files(folder: Path, index: int) -> TrafficFiles:
+    """Return the files of a workload by its place in the suite."""
+    return TrafficFiles(folder.absolute(), f"requests-{index}")
 
 
 def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
@@ -191,22 +221,6 @@ def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> P
     tools = Toolbox(found, home(), base_environment(os.environ))
     stack.callback(tools.close)
     return tools
-
-
-def _send_all(
-    settings: LoadSettings, tools: PromptTools, traffic: Traffic | Suite, model: str, tokenizer: str
-) -> tuple[Repeat, str | None]:
-    """Send each workload after its warm-up; return the measurements, and why they are not valid (None: they are)."""
-    parts = traffic.parts() if isinstance(traffic, Suite) else {"": traffic}
-    found, reasons = [], []
-    for place, (name, part) in enumerate(parts.items()):
-        warm = part.warmup()
-        if warm is not None:
-            _send(settings, tools, warm, place, model, tokenizer)
-        repeat, late = _send(settings, tools, part, place, model, tokenizer)
-        found.append((name, repeat))
-        reasons += [late] if late is not None else []
-    return found[0][1] if isinstance(traffic, Traffic) else merge_repeats(0, found), "; ".join(reasons) or None
 
 
 def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
@@ -285,31 +299,3 @@ def _listed(url: str, reply: Reply, key: str | None) -> dict[str, str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         rule = f"{_NO_SERVER} (it answers {reply.status} to /v1/models: {shown})"
         raise SettingError("url", url, as_text(rule), _OTHER) from None
-
-
-def _send(
-    settings: LoadSettings, tools: PromptTools, traffic: Traffic, index: int, model: str, tokenizer: str
-) -> tuple[Repeat, str | None]:
-    files = _files(settings, index)
-    url = f"{settings.url}/v1/completions"
-    job = start_traffic(
-        tools,
-        traffic,
-        index,
-        files,
-        url,
-        model,
-        tokenizer,
-        settings.limit_s,
-        server_key(settings.keys),
-        reuse_connections=not (settings.new_connections or isinstance(tools, TokenTools)),
-    )
-    try:
-        job.wait(settings.limit_s + GRACE_S)
-    finally:
-        job.cancel()
-    return read_traffic(traffic, index, files)
-
-
-def _files(settings: LoadSettings, index: int) -> TrafficFiles:
-    return TrafficFiles(settings.output.absolute(), f"requests-{index}")
