@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.errors import SettingError, reason_of
@@ -47,6 +49,20 @@ def refuse_other_file(path: Path, study: str) -> None:
     """
     if (found := other_file(path, study)) is not None:
         raise SettingError("output", str(path), f"there is {found}, which stays", "choose another file, or remove it")
+
+
+@contextmanager
+def refused_if_unwritable(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into a refusal of the path.
+
+    Raises:
+        SettingError: with the path and the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        rule = f"the file cannot be written: {reason_of(error)}"
+        raise SettingError("output", str(path), rule, "choose another file") from None
 
 
 def free_path(path: Path, study: str) -> Path:

@@ -30,7 +30,7 @@ from tuner.export.deployment import texts_in
 from tuner.export.from_study import serve_script_of
 from tuner.export.render import render_serve_script
 from tuner.files import write_output
-from tuner.owner import refuse_other_file
+from tuner.owner import refuse_other_file, refused_if_unwritable
 from tuner.processes.secrets import (
     MASK,
     Secrets,
@@ -125,11 +125,8 @@ def write_bundle(
     readme = "\n".join([first_line, "", *manifest, left_out])
     path = Path(f"{study.record.name}-bundle{SUFFIX}") if output is None else output
     refuse_other_file(path, study.record.name)
-    try:
+    with refused_if_unwritable(path):
         write_output(path, archive({FIRST: readme, **files}))
-    except OSError as error:
-        rule = f"the file cannot be written: {reason_of(error)}"
-        raise SettingError("output", str(path), rule, "choose another file") from None
     return Bundle(path, manifest)
 
 

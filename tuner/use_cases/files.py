@@ -27,12 +27,12 @@ from storage import normalise_url, open_store
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.client.client import Client
-from tuner.errors import SettingError, UserError, reason_of, see_trials
+from tuner.errors import SettingError, UserError, see_trials
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.render import write_serve_script
 from tuner.extras import missing
-from tuner.owner import free_path, other_file, refuse_other_file
+from tuner.owner import free_path, other_file, refuse_other_file, refused_if_unwritable
 from tuner.settings.study import SCRIPT_FILE
 from tuner.study.run import RunResult
 from tuner.use_cases.places import find_study, storage_url
@@ -68,18 +68,8 @@ def export(
         if chosen is None:
             return (write_script(store, record, number, path),)
         deployment = deployment_of(record, number, store.trials(record.name))
-    with _refused_file(path):
+    with refused_if_unwritable(path):
         return write_deployment(chosen, deployment, path, lambda target: refuse_other_file(target, record.name))
-
-
-@contextmanager
-def _refused_file(path: Path) -> Iterator[None]:
-    """Turn an error of the file system into one about the file."""
-    try:
-        yield
-    except OSError as error:
-        rule = f"the file cannot be written: {reason_of(error)}"
-        raise SettingError("output", str(path), rule, "choose another file") from None
 
 
 def write_script(store: Store, study: StudyRecord, number: int, output: Path) -> Path:
@@ -91,7 +81,7 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
     """
     refuse_other_file(output, study.name)
     script = serve_script_of(study, number, store.trials(study.name), _own_program())
-    with _refused_file(output):
+    with refused_if_unwritable(output):
         write_serve_script(script, output)
     return output
 

@@ -16,10 +16,10 @@ from records.trials import TrialRecord
 from search_spaces import shared_currency
 from storage import open_store
 from storage.store import Store
-from tuner.errors import SettingError, UserError, reason_of
+from tuner.errors import SettingError, UserError
 from tuner.export.from_study import serve_script_of
 from tuner.files import write_output
-from tuner.owner import free_path, refuse_other_file
+from tuner.owner import free_path, refuse_other_file, refused_if_unwritable
 from tuner.processes.secrets import shell_word
 from tuner.results import text
 from tuner.results.conclusion import COST, comparison_grid, parts
@@ -423,9 +423,6 @@ def write_page(page: Page, output: Path, mode: int | None = None) -> Path:
     Raises:
         UserError: if the file cannot be written.
     """
-    try:
+    with refused_if_unwritable(output):
         write_output(output, render(page), mode=mode)
-    except OSError as error:
-        rule = f"the file cannot be written: {reason_of(error)}"
-        raise SettingError("output", str(output), rule, "choose another file") from None
     return output
