@@ -110,7 +110,7 @@ class Conclusion:
     keeps: str | None
     confirmed: bool
     reason: str
-    rounds: int
+    rounds: int = 0
     finalists: tuple[ComparedFinalist, ...] = ()
     noise: float | None = None
     flag_effects: tuple[FlagEffect, ...] = ()

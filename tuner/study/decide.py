@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from records.measured import REFERENCES, reference_of
 from records.trials import TrialRecord
@@ -73,24 +73,30 @@ def conclude(
     noise = noise_of(baseline, goals.objectives[0].metric)
     rounds = Rounds.of(goals, records, label)
     if label is None or not rounds.numbers:
-        return _unconfirmed(goals, finalists, records, noise)
+        return replace(_unconfirmed(goals, finalists, records), noise=noise)
+    found = _confirmed(rounds, records, finalists, baseline, preference)
+    return replace(found, rounds=len(rounds.numbers), noise=noise, looks=preference.looks)
+
+
+def _confirmed(
+    rounds: Rounds,
+    records: Sequence[TrialRecord],
+    finalists: Sequence[TrialRecord],
+    baseline: TrialRecord | None,
+    preference: Preference,
+) -> Conclusion:
+    """Conclude from rounds."""
     faults = {finalist.number: rounds.disqualification(finalist.number) for finalist in finalists}
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
-    every = StudyRounds(goals, records, max(1, len(remaining) - 1) * preference.looks)
+    every = StudyRounds(rounds.goals, records, max(1, len(remaining) - 1) * preference.looks)
     if not remaining:
         reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
         others = _compared(every, faults, None if baseline is None else baseline.number)
-        reason = f"no finalist passed every round: {reasons}"
-        return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise, looks=preference.looks)
-    is_alive = baseline is not None and baseline.number in remaining
-    reference = (
-        baseline if baseline is not None and is_alive else next(r for r in finalists if r.number == remaining[0])
-    )
-    compared, count = _compared(every, faults, reference.number), len(rounds.numbers)
-    if is_alive:
-        return _decide(reference, compared, every, count, preference, noise)
+        return Conclusion(None, None, True, f"no finalist passed every round: {reasons}", finalists=others)
+    if baseline is not None and baseline.number in remaining:
+        return _decide(baseline, _compared(every, faults, baseline.number), every, preference)
     why = _why_not(None if baseline is None else faults.get(baseline.number), baseline, records)
-    return _decide_among(reference, compared, every, count, preference, why, noise)
+    return _decide_among(remaining[0], _compared(every, faults, remaining[0]), every, preference, why)
 
 
 def _compared(
@@ -111,12 +117,7 @@ def _compared(
 
 
 def _decide(
-    reference: TrialRecord,
-    finalists: tuple[ComparedFinalist, ...],
-    every: StudyRounds,
-    rounds: int,
-    preference: Preference,
-    noise: float | None,
+    reference: TrialRecord, finalists: tuple[ComparedFinalist, ...], every: StudyRounds, preference: Preference
 ) -> Conclusion:
     """Return the smallest of the best finalists whose whole interval lies above 1, or else the reference."""
     kept, name = reference.number, name_of(reference)
@@ -125,16 +126,11 @@ def _decide(
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     if not better:
         reason = f"keep {name}: {_not_better(scores)} ({_bound(scores)}){also}"
-        looks = preference.looks
-        return Conclusion(
-            kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept, looks=looks
-        )
+        return Conclusion(kept, kept_name(reference), True, reason, finalists=finalists, reference=kept)
     winner, best = preference.winner(better, {number: score.ratio for number, score in better.items()})
     reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
     smaller = _smaller(every, winner, best)
-    return Conclusion(
-        winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept, looks=preference.looks
-    )
+    return Conclusion(winner, None, True, reason, finalists=finalists, smaller=smaller, reference=kept)
 
 
 def _not_better(scores: Mapping[int, Ratio]) -> str:
@@ -158,13 +154,7 @@ def _bound(scores: Mapping[int, Ratio]) -> str:
 
 
 def _decide_among(
-    first: TrialRecord,
-    finalists: tuple[ComparedFinalist, ...],
-    every: StudyRounds,
-    rounds: int,
-    preference: Preference,
-    why: str,
-    noise: float | None,
+    first: int, finalists: tuple[ComparedFinalist, ...], every: StudyRounds, preference: Preference, why: str
 ) -> Conclusion:
     """Conclude where neither the defaults nor the baseline can win: the first finalist is the reference.
 
@@ -173,25 +163,15 @@ def _decide_among(
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     ratios = {number: score.ratio for number, score in scores.items()}
-    candidates = (first.number, *scores) if preference.losses else better or (first.number,)
+    candidates = (first, *scores) if preference.losses else better or (first,)
     winner, best = preference.winner(candidates, ratios)
     reason = f"trial {winner} met the SLOs in every round; {why}"
     if winner in better:
-        reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"
+        reason += f"; it is better than trial {first} beyond the noise: score {_text(better[winner])}"
     elif scores:
         reason += "; no other finalist is better beyond the noise"
-    return Conclusion(
-        winner,
-        None,
-        True,
-        reason,
-        rounds,
-        finalists,
-        noise,
-        smaller=_smaller(every, winner, best),
-        reference=first.number,
-        looks=preference.looks,
-    )
+    smaller = _smaller(every, winner, best)
+    return Conclusion(winner, None, True, reason, finalists=finalists, smaller=smaller, reference=first)
 
 
 def _smaller(every: StudyRounds, winner: int, best: int) -> Smaller | None:
@@ -215,23 +195,21 @@ def _text(ratio: Ratio) -> str:
     return f"{ratio.ratio:.3f} ({INTERVAL} {ratio.low:.3f} to {ratio.high:.3f}, {ratio.rounds} rounds)"
 
 
-def _unconfirmed(
-    goals: Goals, finalists: Sequence[TrialRecord], records: Sequence[TrialRecord], noise: float | None
-) -> Conclusion:
+def _unconfirmed(goals: Goals, finalists: Sequence[TrialRecord], records: Sequence[TrialRecord]) -> Conclusion:
     """Conclude from the search alone."""
     baseline = reference_of(records)
     best = next((f for f in finalists if f.kind not in REFERENCES), None)
     score = None if best is None else best.score
     reference_ok = baseline is not None and baseline.state == "ok"
     if best is not None and score is not None and (score > 1.0 or not reference_ok):
-        return Conclusion(best.number, None, False, _best_of_search(best.number, score, records), 0, (), noise)
+        return Conclusion(best.number, None, False, _best_of_search(best.number, score, records))
     if reference_ok and baseline is not None:
         reason = f"keep {name_of(baseline)}: no trial of the search has a higher score"
-        return Conclusion(baseline.number, kept_name(baseline), False, reason, 0, (), noise)
+        return Conclusion(baseline.number, kept_name(baseline), False, reason)
     if not any(record.succeeded for record in records):
-        return Conclusion(None, None, False, f"no trial worked: {_first_failure(records)}", 0, (), noise)
+        return Conclusion(None, None, False, f"no trial worked: {_first_failure(records)}")
     slos = ", ".join(str(slo) for slo in goals.slos)
-    return Conclusion(None, None, False, f"no trial met the SLOs ({slos})", 0, (), noise)
+    return Conclusion(None, None, False, f"no trial met the SLOs ({slos})")
 
 
 def _first_failure(records: Sequence[TrialRecord]) -> str:
