@@ -314,6 +314,14 @@ class TrialOutcome:
         """True if there is a repeat and no failure."""
         return self.failure is None and bool(self.repeats)
 
+    @property
+    def served(self) -> tuple[str, tuple[str, ...]] | None:
+        """The model and the arguments after it of a command with `serve`; None for another command."""
+        if "serve" not in self.argv:
+            return None
+        model, *arguments = self.argv[self.argv.index("serve") + 1 :]
+        return model, tuple(arguments)
+
     def metric(self, name: str) -> float | None:
         """Return the value of a metric over all repeats, in the metric's unit; None if any repeat lacks it.
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 
 from records.lessons import Lesson, Site
 from records.trials import Config, Provenance, TrialKind, TrialRecord
-from search_spaces import HardwareProfile, SpaceError
+from search_spaces import HardwareProfile
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.cancellation import CancelToken
@@ -34,15 +34,13 @@ from tuner.engines.simulator.learning import (
     linearised,
     posterior,
 )
-from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_digest
-from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform
 from tuner.errors import TunerError
 from tuner.results import text
 from tuner.specs import TrialSpec
 from tuner.study.protocols import StudyObserver
-from tuner.study.simulator_prior import server_with, simulator_of
+from tuner.study.simulator_prior import BROKEN, REFUSED, server_with, simulator_of
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Suite
 
@@ -168,10 +166,10 @@ class HostLearner(StudyObserver):
             lesson = self.lesson(record)
             if lesson is not None:
                 self._store.add_lesson(record.study, record.number, record.round, lesson)
-        except (TunerError, SpaceError, ConfigRefused, StartFailed, StorageError) as error:
+        except (*REFUSED, StorageError) as error:
             _log.info("nothing is learned from trial %s: %s", record.name, error)
             return None
-        except (ArithmeticError, LookupError, ValueError) as error:  # as in `SimulatorPrior.guard`
+        except BROKEN as error:
             _log.warning("nothing is learned from trial %s, the simulator failed: %s", record.name, error)
             return None
         return lesson
@@ -208,7 +206,7 @@ class HostLearner(StudyObserver):
 
     def _look_ahead(self, number: int, round_: int, kind: TrialKind, config: Config, workload: SingleWorkload) -> None:
         """Keep what the lesson of a trial needs; what fails here fails again in `_compute`, which says so."""
-        with suppress(TunerError, SpaceError, ConfigRefused, StartFailed, ArithmeticError, LookupError, ValueError):
+        with suppress(*REFUSED, *BROKEN):
             seed = workload.repeat_seed(0)
             self._ahead[number, round_, seed] = self._linearised(kind, config, seed, self._start)
 

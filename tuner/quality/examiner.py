@@ -326,10 +326,9 @@ def changed_answers(study: StudyRecord, trial: TrialRecord) -> list[str]:
 def checked_answers(study: StudyRecord, trial: TrialRecord) -> Mapping[str, Any] | None:
     """Return the result for a trial's server; None if its answers were not compared."""
     outcome, facts = trial.outcome, study.facts.get(CHECKED, {})
-    if outcome is None or not facts or "serve" not in outcome.argv:
+    if outcome is None or not facts or outcome.served is None:
         return None
-    start = outcome.argv.index("serve")
-    return dict(facts).get(formats_of(outcome.argv[start + 1], outcome.argv[start + 2 :], outcome.environment))
+    return dict(facts).get(formats_of(*outcome.served, outcome.environment))
 
 
 def is_checked(study: StudyRecord, trial: TrialRecord) -> bool:

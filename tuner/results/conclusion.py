@@ -91,8 +91,7 @@ def _classes(findings: Findings) -> Mapping[str, ClassSlo | None]:
 
 def _names(findings: Findings, of_class: str, slo: ClassSlo | None) -> list[str]:
     """Return the metrics of a class: goodput, what the study has a goal on, and one percentile of other latencies."""
-    goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
-    own = [base for prefix, _, base in (name.rpartition(".") for name in goals) if prefix == of_class]
+    own = [base for prefix, _, base in (name.rpartition(".") for name in findings.goals.names) if prefix == of_class]
     bounded = () if slo is None else slo.request.bounds_ms
     names = ["request_throughput"] if slo is None else ["goodput", "goodput_share", "session_goodput_share"]
     names += [name for name in own if not name.endswith("_ms")]
@@ -217,7 +216,7 @@ def worse_metrics(findings: Findings) -> list[str]:
     found: list[tuple[float, str]] = []
     for kind in LATENCIES:
         names = [f"{statistic}_{kind}_ms" for statistic in ("mean", "median", "p99")]
-        if {*names} & {*_metrics(findings)}:
+        if {*names} & {*findings.goals.names}:
             continue
         pairs = [
             (each.ratio, name, each) for name in names if (each := findings.beside(number, name)).ratio is not None
@@ -229,10 +228,6 @@ def worse_metrics(findings: Findings) -> list[str]:
     return [line for _, line in sorted(found, reverse=True)]
 
 
-def _metrics(findings: Findings) -> list[str]:
-    return list(dict.fromkeys([*(o.metric for o in findings.objectives), *(slo.metric for slo in findings.slos)]))
-
-
 def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[str]:
     """Return the metrics of objectives and SLOs, and p99 ITL where it was measured.
 
@@ -240,7 +235,7 @@ def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[s
     """
     shown = shown_of_classes(findings)
     objectives = [each.metric for each in findings.objectives]
-    names = [name for name in _metrics(findings) if name in objectives or name not in shown]
+    names = [name for name in findings.goals.names if name in objectives or name not in shown]
     measured = reference is not None and reference.metric(ITL) is not None
     return [*names, ITL] if measured and ITL not in names else names
 
@@ -375,8 +370,7 @@ def cost_lines(findings: Findings) -> list[str]:
             price = f"; price: {findings.price}" if name == COST and findings.price is not None else ""
             lines.append(f"{'predicted ' if simulated else ''}{name}: {', '.join(shown)}{price}")
     if not any(line.endswith(f"price: {findings.price}") for line in lines):  # as with several workloads
-        goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
-        lines += price_lines(goals, [findings.price])
+        lines += price_lines(findings.goals.names, [findings.price])
     return lines
 
 

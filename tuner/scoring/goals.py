@@ -259,6 +259,12 @@ class Goals:
     slos: tuple[Slo, ...]
     scored: tuple[Objective, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The metrics of the objectives, then those of the SLOs; each once."""
+        metrics = [*(each.metric for each in self.objectives), *(each.metric for each in self.slos)]
+        return list(dict.fromkeys(metrics))
+
     def has_objective(self, name: str) -> bool:
         """Return whether a metric is an objective."""
         return any(objective.metric == name for objective in self.objectives)

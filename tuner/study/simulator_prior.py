@@ -34,6 +34,12 @@ _log = logging.getLogger(__name__)
 UNKNOWN_CARD = 0.2
 """Standard deviation of the logarithm of each fitted parameter's factor in the predictions of a simulated study."""
 
+REFUSED = (TunerError, SpaceError, ConfigRefused, StartFailed)
+"""What is raised for a configuration that is not predicted to run."""
+
+BROKEN = (ArithmeticError, LookupError, ValueError)
+"""What an error of the simulator itself raises, which ends neither a study nor a report."""
+
 PREDICTED_FAILURE = Prediction(None, {FAILED: FAILED_VIOLATION})
 
 
@@ -102,12 +108,10 @@ def simulator_prior_of_source(
 
     def predict(record: TrialRecord) -> Prediction | None:
         outcome = record.outcome
-        if outcome is None or "serve" not in outcome.argv:
+        if outcome is None or outcome.served is None:
             return None
-        _, model, *argv = outcome.argv[outcome.argv.index("serve") :]
-        return simulator.guard(
-            lambda: simulator.predict(tuple(argv), outcome.environment, find_shape(model)), record.config
-        )
+        model, argv = outcome.served
+        return simulator.guard(lambda: simulator.predict(argv, outcome.environment, find_shape(model)), record.config)
 
     return predict
 
@@ -173,7 +177,7 @@ class SimulatorPrior:
             return PREDICTED_FAILURE
         except TunerError:
             return None
-        except (ArithmeticError, LookupError, ValueError) as error:
+        except BROKEN as error:
             if not self._warned:  # An error for one configuration is likely one for hundreds.
                 cause, detail = f"{type(error).__name__}: {error}", _log.isEnabledFor(logging.DEBUG)
                 _log.warning("no prediction of %s, the simulator failed: %s", dict(params), cause, exc_info=detail)
@@ -230,7 +234,7 @@ def hardly_met_slos(spec: StudySpec, engine: EngineInfo) -> Iterator[str]:
         return
     try:
         metrics = simulator.metrics(spec.server.arguments, spec.server.environment, shape) or {}
-    except (TunerError, SpaceError, ConfigRefused, StartFailed, ArithmeticError, LookupError, ValueError):
+    except (*REFUSED, *BROKEN):
         return  # a warning is worth no failed study
     for slo in spec.goals.slos:
         name = slo.metric.rpartition(".")[2]

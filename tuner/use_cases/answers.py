@@ -107,14 +107,14 @@ def studied(store: Store, name: str, number: int | None, reference: str | None) 
         raise SettingError("study", study.name, rule, "give a study of vLLM")
     record = _trial(store, study, number)
     assert record.outcome is not None
-    words = record.outcome.argv
-    start = words.index("serve")
-    argv, _ = split_flags(words[start + 2 :], _OF_THE_TRIAL)
+    assert record.outcome.served is not None
+    served, arguments = record.outcome.served
+    argv, _ = split_flags(arguments, _OF_THE_TRIAL)
     environment = {name: value for name, value in record.outcome.environment.items() if name not in OWN_VARIABLES}
     server, secrets = refer_to_secrets(ServerSettings(argv, environment, ()), os.environ)
     named = study.premise["model"]
     original, _ = find_model(reference or str(named["name"]), None)
-    model = ModelRef(words[start + 1], named["tokenizer"], original.served_name)
+    model = ModelRef(served, named["tokenizer"], original.served_name)
     candidate = Variant(model, server.arguments, server.environment)
     without = reference_of(replace(candidate, model=original))
     if candidate.model.name == without.model.name and candidate.formats == without.formats:
@@ -130,7 +130,7 @@ def _trial(store: Store, study: StudyRecord, number: int | None) -> TrialRecord:
         rule = f"study {study.name!r} has no winner"
         raise SettingError("trial", None, rule, f"give {{trial}} N, {see_trials(study.name)}")
     record = store.trial(study.name, number)
-    if record is None or record.outcome is None or "serve" not in record.outcome.argv:
+    if record is None or record.outcome is None or record.outcome.served is None:
         rule = f"study {study.name!r} has no such trial with a server"
         raise SettingError("trial", number, rule, f"choose one that {trials_command(study.name)} lists as ok")
     return record

@@ -101,7 +101,7 @@ def _side(text: str, storage: str | None) -> Side:
 def _metrics(side: Side) -> list[str]:
     measured = side.stored.trial(side.number).outcome
     always = [ITL] if measured is not None and measured.metric(ITL) is not None else []
-    return [*(each.metric for each in side.stored.objectives), *(each.metric for each in side.stored.slos), *always]
+    return [*side.stored.findings.goals.names, *always]
 
 
 def _flags(one: Side, other: Side) -> dict[str, list[Any]]:

@@ -9,20 +9,18 @@ from dataclasses import dataclass, field, replace
 
 from records.measured import exported_of
 from records.trials import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
+from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price
 from search_spaces.render import gpus_of
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.flags import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
-from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.flags import DEFAULT_VERSION, default_version
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import MeasuredPoint, Roofline, measured_point, roofline_of
 from tuner.engines.simulator.serve_config import find_shape
-from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
 from tuner.scoring.goals import parse_slo
 from tuner.specs import Limits
+from tuner.study.simulator_prior import BROKEN, REFUSED
 from tuner.workloads.spec import SingleWorkload, Suite, read_workload
 
 CARDS = ("t4", "l4", "a10g", "a100", "l40s", "h100", "h200")
@@ -105,7 +103,8 @@ def _on_card(
     """Return the predictions for one card."""
     is_own = own is not None and own.key == card.key
     price = Price.from_dict(study.facts.get("price")) if is_own else list_price(card)
-    version, platform = _version(study, card, own), _platform(study, card, own)
+    version = _version(study, card, own)
+    platform = Platform.simulated(card, version)
     plain, best = (
         None if each is None else _figures(study, workload, platform, price, each) for each in (defaults, winner)
     )
@@ -121,9 +120,9 @@ def _figures(
     try:
         server = _server(platform, outcome)
         run = run_workload(server, workload, workload.repeat_seed(0), Limits().benchmark_s)
-    except (TunerError, ConfigRefused, StartFailed) as error:
+    except REFUSED as error:
         return CardFigures(failure=str(error))
-    except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: a table is worth no failed report
+    except BROKEN as error:  # a table is worth no failed report
         _log.warning(
             "no prediction on %s, the simulator failed: %s: %s", platform.card.key, type(error).__name__, error
         )
@@ -153,9 +152,9 @@ def _server(platform: Platform, outcome: TrialOutcome) -> ConfiguredServer:
         ConfigRefused: if there is no such command, the model's shape is not known, or vLLM refuses the configuration.
         StartFailed: if the server ends with an error.
     """
-    if "serve" not in outcome.argv:
+    if outcome.served is None:
         raise ConfigRefused("the trial has no command of a server")
-    _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
+    model, arguments = outcome.served
     platform = replace(platform, gpus=gpus_of(arguments))
     return build_server(platform, arguments, outcome.environment, find_shape(model))
 
@@ -168,14 +167,9 @@ def measured_place(study: StudyRecord, outcome: TrialOutcome) -> MeasuredPoint:
     if isinstance(read_workload(study.premise["workload"]), Suite):
         return MeasuredPoint(lacking="it ran several workloads")
     try:
-        return measured_point(_server(_platform(study, card, card), outcome), outcome)
-    except (TunerError, ConfigRefused, StartFailed) as error:
+        return measured_point(_server(Platform.simulated(card, _version(study, card, card)), outcome), outcome)
+    except REFUSED as error:
         return MeasuredPoint(lacking=str(error))
-
-
-def _platform(study: StudyRecord, card: HardwareProfile, own: HardwareProfile | None) -> Platform:
-    version = version_tuple(_version(study, card, own))
-    return Platform(card, parameters_of(card.key), version, SIMULATED_PACKAGES)
 
 
 def own_card(study: StudyRecord) -> HardwareProfile | None:

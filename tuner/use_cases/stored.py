@@ -13,7 +13,7 @@ from storage import StorageError, open_store
 from tuner.engines.simulator.learning import HostPosterior
 from tuner.errors import SettingError, UserError, see_trials
 from tuner.observers.host_learning import learned_in
-from tuner.scoring.goals import Objective, Slo, parse_objective, parse_slo
+from tuner.scoring.goals import Objective, parse_objective
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
@@ -79,11 +79,6 @@ class StoredStudy:
     def objectives(self) -> tuple[Objective, ...]:
         """The study's objectives."""
         return tuple(parse_objective(text) for text in self.record.premise["objectives"])
-
-    @property
-    def slos(self) -> tuple[Slo, ...]:
-        """The study's SLOs."""
-        return tuple(parse_slo(text) for text in self.record.premise["slos"])
 
     @property
     def defaults(self) -> Config:

@@ -12,11 +12,9 @@ from pathlib import Path
 from search_spaces import HardwareProfile, ModelShape, ParameterValue, SpaceError
 from tuner.confidence import normal_factor
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.precision import ConfigRefused
 from tuner.errors import TunerError
 from tuner.scoring.goals import score
-from tuner.study.simulator_prior import server_with, simulator_of
+from tuner.study.simulator_prior import BROKEN, REFUSED, server_with, simulator_of
 from tuner.study.specification.builder import build_spec
 from tuner.study.specification.plan import StudyPlan
 from tuner.study.specification.spec import StudySpec
@@ -122,9 +120,9 @@ def _predicted(spec: StudySpec, engine: EngineInfo, config: Config, shape: Model
         return None
     try:
         return simulator.metrics(*server_with(spec, spec.space.complete(config), shape))
-    except (TunerError, SpaceError, ConfigRefused, StartFailed):
+    except REFUSED:
         return None
-    except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: a hint is worth no failed study
+    except BROKEN as error:  # a hint is worth no failed study
         _log.warning("no prediction of %s, the simulator failed: %s: %s", dict(config), type(error).__name__, error)
         return None
 
