@@ -124,8 +124,6 @@ class TrialCut(Exception):
         self.cut = cut
 
 
-def trial_failed(
-    kind: FailureKind, phase: Phase, message: str, evidence: str | None = None, exit_code: int | None = None
-) -> TrialFailed:
+def trial_failed(kind: FailureKind, phase: Phase, message: str) -> TrialFailed:
     """Build a `TrialFailed` from its parts."""
-    return TrialFailed(Failure(kind, phase, message, evidence, exit_code))
+    return TrialFailed(Failure(kind, phase, message))

@@ -26,7 +26,7 @@ from records.trials import StudyRecord, TrialKind, TrialRecord
 from tuner.errors import SettingError, UserError, see_trials
 from tuner.scoring.compare import pooled_noise
 from tuner.scoring.front import Point, Weighed, feasible, front, weighed
-from tuner.scoring.goals import FAILED, Goals, Slo, distance_of, finite_exp, parse_objective, parse_slo
+from tuner.scoring.goals import FAILED, Goals, Slo, distance_of, finite_exp, parse_objective
 from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion import Nearest, SloDistance, name_of
 from tuner.study.specification.resolve_workload import make_goals
@@ -76,17 +76,15 @@ def front_of_study(study: StudyRecord, trials: Sequence[TrialRecord], metrics: S
     Raises:
         UserError: for an unknown metric, with fewer than two, or if no trial can be on the front.
     """
+    goals = make_goals(study.premise["objectives"], study.premise["slos"])
     names = list(dict.fromkeys(parse_objective(text).metric for text in metrics))
     if not metrics:
-        names = [parse_objective(text).metric for text in study.premise["objectives"]]
-    if not metrics and len(names) < 2:
-        names = list(dict.fromkeys([*names, *(parse_slo(text).metric for text in study.premise["slos"])]))
+        names = goals.names if len(goals.objectives) < 2 else [each.metric for each in goals.objectives]
     if len(names) < 2:
         rule = f"a front needs two metrics, and {names[0]} is one"
         raise SettingError("objective", None, rule, "give two or more, as {objective} p99_ttft_ms")
     _check_measured(study, trials, names)
     reference, name = _reference(study, trials)
-    goals = make_goals(study.premise["objectives"], study.premise["slos"])
     rounds = StudyRounds.concluded(goals, trials, study.conclusion)
     return Front(tuple(names), reference, name, tuple(front(rounds, reference, names)))
 
@@ -99,11 +97,11 @@ def weighed_trials(study: StudyRecord, trials: Sequence[TrialRecord], objectives
     Raises:
         UserError: for a text that is no objective, a metric that no trial has, or without a feasible trial.
     """
-    goals = make_goals(objectives, ())
+    slos = make_goals(study.premise["objectives"], study.premise["slos"]).slos
+    goals = replace(make_goals(objectives, ()), slos=slos)
     _check_measured(study, trials, [each.metric for each in goals.objectives])
     reference, name = _reference(study, trials)
-    slos = make_goals(study.premise["objectives"], study.premise["slos"]).slos
-    rounds = StudyRounds.concluded(replace(goals, slos=slos), trials, study.conclusion)
+    rounds = StudyRounds.concluded(goals, trials, study.conclusion)
     found = weighed(rounds, reference)
     return ByWeights(tuple(map(str, goals.objectives)), reference, name, tuple(found))
 
@@ -186,8 +184,7 @@ def _distance(
 
 def _values(rounds: Rounds, number: int, metric: str) -> list[float]:
     """Return the values of a metric in all rounds; empty if one lacks it."""
-    outcomes = [rounds.cells[number, round_].outcome for round_ in rounds.numbers]
-    values = [outcome.metric(metric) for outcome in outcomes if outcome is not None]
+    values = [outcome.metric(metric) for outcome in rounds.outcomes(number)]
     present = [value for value in values if value is not None]
     return present if len(present) == len(rounds.numbers) else []
 

@@ -7,6 +7,7 @@ loses no outcome.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +90,7 @@ class Loop:
         self._untuned: set[str] = set()
         study = store.study(spec.name)
         self._kept = KeptOutcomes(spec.artifacts, "" if study is None else study.created_at.isoformat())
-        self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
+        self._one_worked = any(each.succeeded for each in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
         self.trial_seconds: list[float] = []
         self.benchmark_seconds: list[float] = []
@@ -195,7 +196,7 @@ class Loop:
         if reference is None or trial.repeats > 1 or trial.capacity_slos is not None:
             return None
         records = [each for each in self._store.trials(self._spec.name, finished=True) if not each.round]
-        goals, measured = self._spec.goals, [each for each in records if each.outcome and each.outcome.succeeded]
+        goals, measured = self._spec.goals, [each for each in records if each.succeeded]
         verdicts = [each.verdict for each in measured if each.verdict and FAILED not in each.verdict.constraints]
         scores = [each.score for each in verdicts if each.feasible and each.score]
         if scores:
@@ -369,8 +370,10 @@ class Loop:
             return RunEnding.INFRASTRUCTURE if self._given_up >= _GIVEN_UP_IN_A_ROW else None
         if self._one_worked:
             return None
-        done = [r.outcome for r in self._store.trials(self._spec.name, finished=True) if r.outcome is not None]
-        reasons = {(o.failure.kind, _without_digits(o.failure.message)) for o in done if o.failure is not None}
+        done = self._store.trials(self._spec.name, finished=True)
+        failures = [each.failure for each in done if each.failure is not None]
+        # without digits, messages that differ in a port or a size are equal
+        reasons = {(each.kind, re.sub(r"\d", "", each.message)) for each in failures}
         if len(done) >= _FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
             return RunEnding.SAME_FAILURE
@@ -418,13 +421,8 @@ def untuned_note(name: str, files: Sequence[str]) -> str:
 
 def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:
     """Return the successful outcomes in the order of their ends."""
-    successful = [record.outcome for record in records if record.outcome is not None and record.outcome.succeeded]
+    successful = [record.outcome for record in records if record.outcome is not None and record.succeeded]
     return sorted(successful, key=lambda outcome: outcome.ended_at)
-
-
-def _without_digits(message: str) -> str:
-    """Return a message without its digits, so that messages that differ in a port or a size are equal."""
-    return "".join(character for character in message if not character.isdigit())
 
 
 def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: int) -> TrialOutcome:

@@ -119,9 +119,9 @@ def _read_options(settings: ImportSettings) -> tuple[Unit | None, ReadOptions]:
     Raises:
         SettingError: for a unit or a column that does not exist, a size or a rate below 1, or no tokenizer.
     """
-    units = {name: name for name in get_args(Unit)}
-    if settings.unit is not None and settings.unit not in units:
-        raise SettingError("unit", settings.unit, f"the units are {', '.join(units)}", "choose one")
+    unit: Unit | None = next((each for each in get_args(Unit) if each == settings.unit), None)
+    if unit is None and settings.unit is not None:
+        raise SettingError("unit", settings.unit, f"the units are {', '.join(get_args(Unit))}", "choose one")
     columns: dict[Column, str] = {}
     for name, column in (settings.columns or {}).items():
         known = next((each for each in get_args(Column) if each == name), None)
@@ -130,7 +130,6 @@ def _read_options(settings: ImportSettings) -> tuple[Unit | None, ReadOptions]:
         columns[known] = column
     if settings.rate is not None and not 0 < settings.rate < float("inf"):
         raise SettingError("rate", settings.rate, "a rate is a number above 0")
-    unit: Unit | None = units.get(settings.unit or "")
     tokenizer = None if settings.tokenizer is None else find_tokenizer(settings.tokenizer)
     encode = None if tokenizer is None else lambda text: tokenizer.tokens(text, special=False)
     return unit, ReadOptions(unit, settings.block_tokens, columns, encode)
@@ -203,14 +202,17 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
     if not 2 <= count < len(recording.requests):
         rule = f"{source.name} has {len(recording.requests):,} requests"
         raise SettingError("requests", count, rule, "give fewer, at least 2")
-    timed = isinstance(traffic.arrivals, TraceArrivals)
-    times = recording.times_s(traffic.arrivals.unit) if isinstance(traffic.arrivals, TraceArrivals) else None
-    unit = traffic.arrivals.unit if isinstance(traffic.arrivals, TraceArrivals) else None
+    unit, times = None, None
+    if isinstance(traffic.arrivals, TraceArrivals):
+        unit = traffic.arrivals.unit
+        times = recording.times_s(unit)
     whole = Timeline(_with_pauses_in_s(recording, unit), times, recording.block_tokens)
     found = cut(whole, count, CUT_SEED, cache_tokens)
     part = found.timeline
-    document = dict(read_yaml(file).data) | ({} if timed else {"requests": count})
-    if timed:
+    document = dict(read_yaml(file).data)
+    if times is None:
+        document["requests"] = count
+    else:
         document.pop("requests", None)
         document.pop("duration_s", None)
         document["arrivals"] = {**document["arrivals"], "file": requests.name}
