@@ -37,18 +37,18 @@ def test_slos_of_classes_become_constraints() -> None:
     assert [objective.metric for objective in goals.objectives][:2] == ["goodput", "worst.goodput_share"]
 
 
-def test_a_file_with_slos_is_optimised_for_goodput(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"),)))
+@pytest.mark.parametrize(
+    ("slo", "bound", "objective"),
+    [
+        ("slo: {a: {ttft_p95_ms: 9}}\n", "a.p95_ttft_ms<9", "goodput"),
+        ("", "success_rate>=1", "output_throughput"),
+    ],
+)
+def test_a_file_with_slos_is_optimised_for_goodput(tmp_path: Path, slo: str, bound: str, objective: str) -> None:
+    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN + slo),)))
     goals = find_goals(BURST, load, GoalSettings(), own=False)
-    assert [str(slo) for slo in goals.slos] == ["a.p95_ttft_ms<9"]
-    assert goals.objectives[0].metric == "goodput"
-
-
-def test_a_file_without_slos_is_optimised_for_throughput(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN),)))
-    goals = find_goals(BURST, load, GoalSettings(), own=False)
-    assert [str(slo) for slo in goals.slos] == ["success_rate>=1"]
-    assert goals.objectives[0].metric == "output_throughput"
+    assert [str(each) for each in goals.slos] == [bound]
+    assert goals.objectives[0].metric == objective
 
 
 def test_the_given_rate_and_temperature_replace_those_of_the_file(tmp_path: Path) -> None:

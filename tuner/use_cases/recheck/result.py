@@ -154,8 +154,8 @@ def markdown(result: RecheckResult, following: Sequence[str] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: object) -> str:
-    return "| " + " | ".join(_escaped(str(each)) for each in cells) + " |"  # type: ignore[attr-defined]
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escaped, cells)) + " |"
 
 
 def _escaped(line: str) -> str:

@@ -148,18 +148,16 @@ class _Flags:
                 names, config, search, rate = (*names, name), together, other, better
         return None if search is None else (names, config, search, None if rate is None else search.held(rate))
 
-    def server(self, config: Config) -> ConfiguredServer:
-        """Return the server of a configuration."""
+    def server(self, config: Config, platform: Platform | None = None) -> ConfiguredServer:
+        """Return the server of a configuration, also on another platform."""
         argv, environment = self.rendered(config)
-        return server_of(self._asked, self.platform, (*self._shape.arguments, *argv), environment)
+        return server_of(self._asked, platform or self.platform, (*self._shape.arguments, *argv), environment)
 
     def on_a_slow_host(self, config: Config, search: RateSearch) -> RateSearch:
         """Return the search for the rate of a configuration on a slow host."""
         card = self.platform.card
         slow = replace(card, host_speed=SLOW_HOST * (card.host_speed or 1.0))
-        argv, environment = self.rendered(config)
-        platform = replace(self.platform, card=slow)
-        server = server_of(self._asked, platform, (*self._shape.arguments, *argv), environment)
+        server = self.server(config, replace(self.platform, card=slow))
         return replace(search, run=simulated_runner(server, self._asked.goals.slos), _done={})
 
     def rendered(self, config: Config) -> tuple[tuple[str, ...], Mapping[str, str]]:
