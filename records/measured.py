@@ -46,8 +46,12 @@ def rounds_of(records: Sequence[TrialRecord], number: int | None) -> dict[int, T
 
 def shown_rounds(conclusion: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> list[int]:
     """Return the rounds that measured both the reference and the trial compared with it, ascending."""
-    reference, challenger = reference_number(conclusion, records), challenger_of(conclusion, records)
-    return sorted(rounds_of(records, reference).keys() & rounds_of(records, challenger).keys())
+    return common_rounds(records, reference_number(conclusion, records), challenger_of(conclusion, records))
+
+
+def common_rounds(records: Sequence[TrialRecord], one: int | None, other: int | None) -> list[int]:
+    """Return the rounds that measured both trials, ascending."""
+    return sorted(rounds_of(records, one).keys() & rounds_of(records, other).keys())
 
 
 def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:

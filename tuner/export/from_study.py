@@ -64,7 +64,8 @@ def serve_script_of(
         model=served_model,
         served_name=premise["model"]["name"],
         argv=argv,
-        environment=_environment(trial),
+        # without those that only a trial needs
+        environment={name: value for name, value in outcome.environment.items() if name not in OWN_VARIABLES},
         vllm_version=premise["engine"]["version"],
         device=outcome.device,
         date=outcome.ended_at.date(),
@@ -95,8 +96,9 @@ def _sent(
     capacity: bool,
 ) -> Verification:
     """Return what the script sends to verify its server."""
+    model = premise["model"]
     return verification(
-        _client_model(premise),
+        ModelRef(model["name"], model["tokenizer"], model["name"]),
         workload,
         recorded,
         own,
@@ -146,11 +148,6 @@ def _compared(premise: Mapping[str, Any], workload: Workload, capacity: bool) ->
     parts = [f"{name}." for name in workload.loads] if isinstance(workload, Suite) else [""]
     always = [f"{part}{ALWAYS_COMPARED}" for part in parts]
     return list(dict.fromkeys([*objectives, *(["capacity"] if capacity else []), *always]))
-
-
-def _client_model(premise: Mapping[str, Any]) -> ModelRef:
-    model = premise["model"]
-    return ModelRef(model["name"], model["tokenizer"], model["name"])
 
 
 def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str | None) -> list[str]:
@@ -233,12 +230,6 @@ def _executable(study: StudyRecord, outcome: TrialOutcome, program: Program) -> 
         return outcome.argv[0] if "/" in outcome.argv[0] else None
     found = study.facts.get("executable")
     return None if found is None else str(found)
-
-
-def _environment(trial: TrialRecord) -> dict[str, str]:
-    """Return the variables that the study or the configuration set, without those that only a trial needs."""
-    assert trial.outcome is not None
-    return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_VARIABLES}
 
 
 def _references(premise: Mapping[str, Any]) -> frozenset[str]:

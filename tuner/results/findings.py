@@ -9,6 +9,7 @@ from typing import Any
 
 from records.measured import (
     challenger_of,
+    common_rounds,
     exported_of,
     measured,
     reference_number,
@@ -163,7 +164,7 @@ class Findings:
 
     def common_rounds(self, number: int | None) -> list[int]:
         """Return the rounds in which both the reference and a trial were measured, ascending."""
-        return sorted(rounds_of(self.records, self.baseline).keys() & rounds_of(self.records, number).keys())
+        return common_rounds(self.records, self.baseline, number)
 
     def outcomes(self, number: int | None) -> list[TrialOutcome]:
         """Return the outcomes of a trial that its values come from: of its rounds, else that of the search."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from records.measured import common_rounds
 from records.metrics import Direction, metric
 from records.trials import Culprit, TrialKind, TrialOutcome, TrialRecord
 from tuner.scoring.compare import MeasuredRatio, Ratio
@@ -65,7 +66,7 @@ def front(rounds: StudyRounds, reference: int, names: Sequence[str]) -> list[Poi
     for number in feasible(rounds.records):
         ratios = {name: rounds.beside(name, number, reference) for name in names}
         if all(each.ratio is not None for each in ratios.values()):
-            common = len(rounds.rounds_with(number, reference))
+            common = len(common_rounds(rounds.records, number, reference))
             found.append(Point(number, common, ratios, on_front=False))
     costs = {point.number: [_cost(name, point) for name in names] for point in found}
     dominated = {a for a, mine in costs.items() if any(dominates(other, mine) for other in costs.values())}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from records.measured import measured, rounds_of
+from records.measured import common_rounds, measured, rounds_of
 from records.trials import TrialOutcome, TrialRecord
 from tuner.scoring.compare import (
     MeasuredRatio,
@@ -133,12 +133,8 @@ class StudyRounds:
     def beside(self, name: str, number: int, reference: int) -> MeasuredRatio:
         """Return a metric of a trial beside that of the reference: values, ratio and interval."""
         one, other = self._values(number, reference)
-        found, rounds = self.metric(name, number, reference), len(self.rounds_with(number, reference))
+        found, rounds = self.metric(name, number, reference), len(common_rounds(self.records, number, reference))
         return measured_ratio(name, one, other, found, rounds)
-
-    def rounds_with(self, number: int, reference: int) -> list[int]:
-        """Return the rounds in which both trials were measured, ascending."""
-        return sorted(rounds_of(self.records, number).keys() & rounds_of(self.records, reference).keys())
 
     def _values(self, number: int, reference: int) -> tuple[TrialOutcome | None, TrialOutcome | None]:
         """Return the outcomes of the reference and of a trial; of the search if only one of them has rounds."""
@@ -149,7 +145,7 @@ class StudyRounds:
     def _pairs(self, number: int, reference: int) -> list[tuple[TrialOutcome, TrialOutcome]]:
         """Return the outcomes of a trial and of the reference in each common round."""
         mine, others = rounds_of(self.records, number), rounds_of(self.records, reference)
-        return [(mine[round_], others[round_]) for round_ in self.rounds_with(number, reference)]
+        return [(mine[round_], others[round_]) for round_ in common_rounds(self.records, number, reference)]
 
     def _noise(self, logs_of: Callable[[Sequence[TrialOutcome]], Sequence[float | None]]) -> Noise | None:
         """Return the noise of the trials that met every SLO; of all that did not fail where these are too few.
