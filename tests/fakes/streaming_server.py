@@ -50,18 +50,23 @@ class Server:
         """Serve one connection, request after request."""
         try:
             while (request := await read_request(reader)) is not None:
-                path, body = request
-                if path in self.missing:
-                    respond(writer, 404, {"error": "no such endpoint"})
-                elif not path.endswith("/completions"):
-                    respond(writer, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
-                elif not await self.complete(body, writer):
+                if not await self.reply(*request, writer):
                     return
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
+
+    async def reply(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; return False if the connection must not be used again."""
+        if path in self.missing:
+            respond(writer, 404, {"error": "no such endpoint"})
+        elif path.endswith("/completions"):
+            return await self.complete(body, writer)
+        else:
+            respond(writer, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
+        return True
 
     async def complete(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         """Answer one completion; return False if the connection must not be used again."""
@@ -133,9 +138,20 @@ def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 def respond(writer: asyncio.StreamWriter, status: int, data: dict[str, Any]) -> None:
     """Send a whole JSON answer."""
-    body = json.dumps(data).encode()
-    head = f"HTTP/1.1 {status} Status\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    send(writer, status, json.dumps(data), "application/json")
+
+
+def send(writer: asyncio.StreamWriter, status: int, text: str = "", kind: str = "text/plain") -> None:
+    """Send a whole answer."""
+    body = text.encode()
+    head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
+
+
+def refuse(writer: asyncio.StreamWriter, message: str) -> None:
+    """Refuse a request in the form of SGLang and TensorRT-LLM."""
+    error = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
+    respond(writer, 400, error)
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any]] | None:

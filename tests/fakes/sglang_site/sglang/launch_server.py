@@ -57,30 +57,21 @@ class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules 
         self.context: int = arguments.context_length or CONTEXT
         self.prompt_tokens = self.requests = 0
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, request after request."""
-        try:
-            while (request := await streams.read_request(reader)) is not None:
-                path, body = request
-                if path == "/health":
-                    await asyncio.sleep(1)  # SGLang checks once a second whether its token has come
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                elif path == "/metrics":
-                    page = self.metrics().encode()
-                    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(page)}\r\n\r\n"
-                    writer.write(head.encode() + page)
-                elif path == "/tokenize":
-                    streams.respond(writer, 200, {"tokens": [ord(letter) % 7 for letter in body["prompt"]]})
-                elif path == "/v1/models":
-                    model = {"id": self.model, "object": "model", "owned_by": "sglang", "root": self.model}
-                    streams.respond(writer, 200, {"object": "list", "data": [model]})
-                else:
-                    await self.answer(body, writer)
-                await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+    async def reply(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Answer one request."""
+        if path == "/health":
+            await asyncio.sleep(1)  # SGLang checks once a second whether its token has come
+            streams.send(writer, 200)
+        elif path == "/metrics":
+            streams.send(writer, 200, self.metrics())
+        elif path == "/tokenize":
+            streams.respond(writer, 200, {"tokens": [ord(letter) % 7 for letter in body["prompt"]]})
+        elif path == "/v1/models":
+            model = {"id": self.model, "object": "model", "owned_by": "sglang", "root": self.model}
+            streams.respond(writer, 200, {"object": "list", "data": [model]})
+        else:
+            await self.answer(body, writer)
+        return True
 
     async def answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Answer one completion, or refuse it for its length."""
@@ -88,8 +79,7 @@ class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules 
         length = len(prompt) if isinstance(prompt, list) else len(prompt.split())
         if length >= self.context:
             limit = f"The input ({length} tokens) is longer than the model's context length ({self.context} tokens)."
-            error = {"object": "error", "message": limit, "type": "BadRequestError", "param": None, "code": 400}
-            streams.respond(writer, 400, error)
+            streams.refuse(writer, limit)
             return
         self.requests += 1
         self.prompt_tokens += length

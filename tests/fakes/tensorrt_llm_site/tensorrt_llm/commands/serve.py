@@ -51,29 +51,20 @@ class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules 
         self.max_num_tokens = max_num_tokens
         self.requests = 0
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, request after request."""
-        try:
-            while (request := await streams.read_request(reader)) is not None:
-                path, body = request
-                if path == "/health":
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                elif path == "/prometheus/metrics":
-                    page = self.metrics().encode()
-                    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(page)}\r\n\r\n"
-                    writer.write(head.encode() + page)
-                elif path == "/v1/models":
-                    model = {"id": self.model, "object": "model", "owned_by": "tensorrt_llm"}
-                    streams.respond(writer, 200, {"object": "list", "data": [model]})
-                elif path == "/v1/completions":
-                    await self.answer(body, writer)
-                else:
-                    streams.respond(writer, 404, {"detail": "Not Found"})
-                await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+    async def reply(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        """Answer one request."""
+        if path == "/health":
+            streams.send(writer, 200)
+        elif path == "/prometheus/metrics":
+            streams.send(writer, 200, self.metrics())
+        elif path == "/v1/models":
+            model = {"id": self.model, "object": "model", "owned_by": "tensorrt_llm"}
+            streams.respond(writer, 200, {"object": "list", "data": [model]})
+        elif path == "/v1/completions":
+            await self.answer(body, writer)
+        else:
+            streams.respond(writer, 404, {"detail": "Not Found"})
+        return True
 
     async def answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Answer one completion, or refuse it for its length."""
@@ -83,8 +74,7 @@ class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules 
                 f"The sum of prompt length ({length}.0), query length (0) should not exceed max_num_tokens "
                 f"({self.max_num_tokens})"
             )
-            error = {"object": "error", "message": limit, "type": "BadRequestError", "param": None, "code": 400}
-            streams.respond(writer, 400, error)
+            streams.refuse(writer, limit)
             return
         self.requests += 1
         await self.complete(body, writer)
