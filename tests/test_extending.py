@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from records.trials import FailureKind, TrialKind
+from tests.some import some
 from tuner.engines.base import Engine
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.testing.engine import EngineContract
@@ -24,12 +25,10 @@ USERS = 8
 
 def load_example(name: str) -> ModuleType:
     """Import a file of docs/examples as a module."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
+    spec = some(importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    some(spec.loader).exec_module(module)
     return module
 
 
@@ -79,6 +78,5 @@ def test_the_pipeline_measures_the_toy_engine(engine: Engine, tmp_path: Path) ->
 
 def test_the_toy_engine_refuses_traffic(engine: Engine, tmp_path: Path) -> None:
     traffic = load_preset("mixed").workload
-    refused = engine.check(replace(trial_spec(tmp_path), workload=traffic))
-    assert refused is not None
+    refused = some(engine.check(replace(trial_spec(tmp_path), workload=traffic)))
     assert refused.kind is FailureKind.INVALID_CONFIGURATION

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.browser.chromium import DRIVER
-from tests.cli.command import run_here
+from tests.cli.command import ran
 from tuner.http import HttpError, ReadLimits, fetch
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ READY_S = 180.0
 
 
 def simulated_study(folder: Path, name: str, *words: str) -> None:
-    printed = run_here(folder, "optimize", "--engine", "simulated", "--plain", "--study", name, *words)
-    assert printed.code == 0, printed.err
+    ran(folder, "optimize", "--engine", "simulated", "--plain", "--study", name, *words)
 
 
 @contextmanager

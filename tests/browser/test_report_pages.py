@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.chromium import PAPER, browser, look, print_page
-from tests.cli.command import run_here
+from tests.cli.command import ran
 from tests.cli.conftest import NoMlflow, short_traffic
 from tests.recorded import MIX, SEVEN_B, recorded_study
 from tuner.use_cases import optimize as optimize_run
@@ -46,8 +46,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
         for name, words in SIMULATED.items():
-            printed = run_here(folder, *STUDY, *words, "--study", name)
-            assert printed.code == 0, printed.err
+            ran(folder, *STUDY, *words, "--study", name)
             found[name] = folder / "tuner_study" / "artifacts" / name / "report.html"
     for file, premise in RECORDED.items():
         found[file] = write_page(page_of(recorded_study(file, premise)), folder / f"{file}.html")

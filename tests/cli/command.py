@@ -104,10 +104,20 @@ def everything_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+def ran(folder: Path, *argv: str) -> CommandOutput:
+    """Run a command that succeeds."""
+    printed = run_here(folder, *argv)
+    assert printed.code == 0, printed.err
+    return printed
+
+
+def one_line(printed: CommandOutput, *parts: str) -> None:
+    """Assert exit code 2 and one line that holds `parts`."""
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
+    assert [part for part in ("tuner: ", *parts) if part not in printed.err] == [], printed.err
+
+
 def refused(printed: CommandOutput, folder: Path, *parts: str) -> None:
     """Assert one line that holds `parts`, exit code 2, and an empty folder."""
-    assert printed.code == 2, printed.err
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    assert [part for part in ("tuner: ", *parts) if part not in printed.err] == [], printed.err
+    one_line(printed, *parts)
     assert everything_in(folder) == []

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 
 from records.trials import Provenance, StudyRecord
 from storage.service.records import SubmissionState
-from tests.cli.command import run_here
+from tests.cli.command import one_line, run_here
 from tests.served import Served, serving
 from tuner.client.client import AsyncClient
 from tuner.use_cases.agent import tools
@@ -122,13 +122,9 @@ def test_without_a_valid_token_it_ends_in_one_line(
     monkeypatch.delenv("TUNER_TOKEN", raising=False)
     if token is not None:
         monkeypatch.setenv("TUNER_TOKEN", token)
-    printed = run_here(tmp_path, "mcp")
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert part in printed.err
+    one_line(run_here(tmp_path, "mcp"), part)
 
 
 def test_without_the_package_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    printed = run_here(tmp_path, "mcp")
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert "pip install 'llm-serving-tuner[mcp]'" in printed.err
+    one_line(run_here(tmp_path, "mcp"), "pip install 'llm-serving-tuner[mcp]'")

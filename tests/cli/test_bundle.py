@@ -11,7 +11,7 @@ import pytest
 
 from records.trials import Failure, FailureKind, Phase, TrialKind, TrialRecord
 from storage import open_store
-from tests.cli.command import run_here
+from tests.cli.command import one_line, ran, run_here
 from tuner import __version__
 
 STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "3", "--no-reduce")
@@ -26,8 +26,7 @@ ALWAYS = ("README.txt", "report.html", "trials.csv", "conclusion.json", "hardwar
 def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     """A folder with a simulated study, and its copy in which secrets are planted."""
     made = tmp_path_factory.mktemp("bundles")
-    printed = run_here(made, *STUDY, *LOAD, "--study", "plain")
-    assert printed.code == 0, printed.err
+    ran(made, *STUDY, *LOAD, "--study", "plain")
     plant(made / "tuner_study" / "tuner.db")
     return made
 
@@ -81,8 +80,7 @@ def contents(path: Path) -> dict[str, str]:
 
 
 def test_a_bundle_has_the_report_the_trials_and_what_they_rest_on(folder: Path) -> None:
-    printed = run_here(folder, "study", "report", "plain", "--bundle")
-    assert printed.code == 0
+    printed = ran(folder, "study", "report", "plain", "--bundle")
     listed, last = printed.out.splitlines()[:-1], printed.out.splitlines()[-1]
     assert [line.split()[0] for line in listed] == [*ALWAYS[1:], "best_serve.sh"]
     assert last.startswith("wrote plain-bundle.zip; look through it, then attach it")
@@ -114,7 +112,7 @@ def test_parts_are_struck_by_name(folder: Path) -> None:
 
 def test_hardware_and_versions_are_those_that_the_study_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.gpu.host_facts", lambda: pytest.fail("the bundle asks this machine"))
-    assert run_here(folder, "study", "report", "plain", "--bundle", "-o", "h.zip").code == 0
+    ran(folder, "study", "report", "plain", "--bundle", "-o", "h.zip")
     found = json.loads(contents(folder / "h.zip")["hardware.json"])
     assert (found["numbers"], found["card"], found["driver"]) == ("simulated", {"Tesla T4": 1}, None)
     assert found["engine"] == {"name": "simulated vllm", "version": "0.15.1"}
@@ -127,7 +125,7 @@ def test_hardware_and_versions_are_those_that_the_study_recorded(folder: Path, m
 
 def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
     for name in ("a.zip", "b.zip"):
-        assert run_here(folder, "study", "report", "plain", "--bundle", "-o", name).code == 0
+        ran(folder, "study", "report", "plain", "--bundle", "-o", name)
     assert (folder / "a.zip").read_bytes() == (folder / "b.zip").read_bytes()
     with zipfile.ZipFile(folder / "a.zip") as packed:
         assert {entry.date_time for entry in packed.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -136,8 +134,7 @@ def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
 
 @pytest.mark.usefixtures("private")
 def test_no_secret_is_in_the_archive_and_other_texts_stay(folder: Path) -> None:
-    printed = run_here(folder, "study", "report", "planted", "--bundle", "-o", "planted.zip")
-    assert printed.code == 0, printed.err
+    ran(folder, "study", "report", "planted", "--bundle", "-o", "planted.zip")
     found = contents(folder / "planted.zip")
     assert [*found] == [*ALWAYS, "best_serve.sh", "failures.txt"]
     assert [(name, each) for name, text in found.items() for each in (TOKEN, PASSWORD, OWN) if each in text] == []
@@ -163,18 +160,15 @@ def test_no_secret_is_in_the_archive_and_other_texts_stay(folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) -> None:
-    printed = run_here(folder, "study", "report", *words)
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert rule in printed.err
+    one_line(run_here(folder, "study", "report", *words), rule)
 
 
 def test_the_users_files_stay_with_the_user(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "a made up prompt"}) + "\n")
     classes = "classes: {a: {output: 24, text: {file: prompts.jsonl}}}\n"
     (tmp_path / "load.yaml").write_text(f"arrivals: {{process: poisson, rate: 4}}\nrequests: 30\n{classes}")
-    printed = run_here(tmp_path, *STUDY, "--study", "own", "--workload", "load.yaml")
-    assert printed.code == 0, printed.err
-    assert run_here(tmp_path, "study", "report", "own", "--bundle").code == 0
+    ran(tmp_path, *STUDY, "--study", "own", "--workload", "load.yaml")
+    ran(tmp_path, "study", "report", "own", "--bundle")
     found = contents(tmp_path / "own-bundle.zip")
     assert "base64 -d" not in found["best_serve.sh"]
     assert "base64 -d" in (tmp_path / "best_serve.sh").read_text()  # the study's own script carries them

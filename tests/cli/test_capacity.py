@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from records.trials import Repeat
-from tests.cli.command import CommandOutput, refused, run_here
+from tests.cli.command import CommandOutput, ran, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.unit.test_gpu import FakeNvml
@@ -119,7 +119,7 @@ def test_a_server_of_two_gpus_gets_both_and_pays_for_both(
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     vllm = str(install_fake_vllm(tmp_path / "bin"))
     words = ("--vllm", vllm, "--model", str(model), "--workload", "traffic.yaml", "--", "--tensor-parallel-size", "2")
-    assert run_here(tmp_path, "capacity", *words).code == 0
+    ran(tmp_path, "capacity", *words)
     assert [each.gpus for each in workers] == [2]
     assert [(each.gpus, each.launch.gpus(each.gpus)) for each in trials] == [(2, 2)]
 
@@ -127,8 +127,7 @@ def test_a_server_of_two_gpus_gets_both_and_pays_for_both(
 def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "devices", lambda: [])
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
-    printed = run_here(tmp_path, "capacity", "--workload", "traffic.yaml")
-    assert printed.code == 0, printed.err
+    printed = ran(tmp_path, "capacity", "--workload", "traffic.yaml")
     first = printed.err.splitlines()[0]
     assert first.startswith("SIMULATED: predicted, not measured: vLLM "), printed.err
     assert first.endswith(" on one Tesla T4; use --engine vllm without --gpu to measure"), printed.err

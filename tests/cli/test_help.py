@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import PATHS, TREE, refused, run_here
+from tests.cli.command import PATHS, TREE, ran, refused, run_here
 from tuner.cli.help import FIRST_WEEK
 from tuner.settings.study import StudySettings
 from tuner.study.specification.plan import default_name
@@ -218,10 +218,9 @@ def test_the_order_of_differences() -> None:
 def test_a_second_study_in_a_folder_keeps_the_script_of_the_first(tmp_path: Path) -> None:
     load = ("--engine", "simulated", "--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0")
     script = tmp_path / "best_serve.sh"
-    assert run_here(tmp_path, "optimize", *load, "--study", "one", "--plain").code == 0
+    ran(tmp_path, "optimize", *load, "--study", "one", "--plain")
     first = script.read_text()
-    second = run_here(tmp_path, "optimize", *load, "--study", "two", "--plain")
-    assert second.code == 0
+    second = ran(tmp_path, "optimize", *load, "--study", "two", "--plain")
     assert "best_serve.sh is a file of study 'one' and stays" in second.err
     assert script.read_text() == first
     assert "# study     two, trial 0" in (tmp_path / "best_serve-two.sh").read_text()
@@ -229,7 +228,7 @@ def test_a_second_study_in_a_folder_keeps_the_script_of_the_first(tmp_path: Path
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     exported = run_here(tmp_path, "study", "export", "two")
     assert (exported.code, script.read_text()) == (2, first)
-    assert run_here(tmp_path, "study", "export", "one").code == 0
+    ran(tmp_path, "study", "export", "one")
 
 
 def test_every_preset_is_listed_with_model_card_workload_and_slos(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from records.trials import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import open_store
-from tests.cli.command import refused, run_here
+from tests.cli.command import one_line, refused, run_here
 from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
 from tests.fakes.http_server import Answer, Asked, http_server
@@ -146,9 +146,7 @@ def test_what_is_missing_is_said_before_the_first_request(
     folder: Path, server: str, argv: list[str], part: str
 ) -> None:
     (folder / "nowhere").mkdir()
-    printed = run_here(folder, "server", "load", "--url", server, "--workload", "../traffic.yaml", *argv)
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
-    assert part in printed.err
+    one_line(run_here(folder, "server", "load", "--url", server, "--workload", "../traffic.yaml", *argv), part)
     assert not (folder / "tuner_load").exists()
 
 
@@ -344,9 +342,7 @@ def test_it_says_why_it_could_not_run(study: Path, deployed: str, tmp_path: Path
         (["--url", f"http://127.0.0.1:{free_port()}"], "no OpenAI-compatible server answers there"),
         (["--trial", "99"], "--trial 99"),
     ):
-        printed = run_here(study, "server", "verify", *argv)
-        assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-        assert part in printed.err
+        one_line(run_here(study, "server", "verify", *argv), part)
 
 
 def stored(folder: Path, model: str, tokenizer: Path, ttft_ms: float) -> None:

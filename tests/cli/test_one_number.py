@@ -14,7 +14,7 @@ import pytest
 from dashboards.mlflow.run_layout import best_of, note_of
 from records.trials import StudyRecord, TrialRecord
 from storage import open_store
-from tests.cli.command import run_here
+from tests.cli.command import ran, run_here
 from tests.cli.conftest import short_traffic
 from tuner.api import Study
 from tuner.export.from_study import serve_script_of
@@ -64,8 +64,7 @@ class Finished:
         return Findings.of(self.record, self.trials)
 
     def printed(self, *argv: str) -> str:
-        found = run_here(self.folder, *argv)
-        assert found.code == 0, found.err
+        found = ran(self.folder, *argv)
         return found.out
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
-from tests.cli.command import CommandOutput, refused, run_here
+from tests.cli.command import CommandOutput, one_line, ran, refused, run_here
 from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
 from tests.unit.deploy.test_action import Runner
@@ -110,8 +110,7 @@ def test_a_lost_gain_names_the_command_that_tunes_again(
     words = shlex.split(following.removeprefix("next: tuner "))
     place = words.index("--")
     more = ("--trials", "1", "--confirm-rounds", "0", "--vllm", str(slow), "--plain")
-    again = run_here(study, *words[:place], *more, *words[place:])
-    assert again.code == 0, again.err
+    ran(study, *words[:place], *more, *words[place:])
 
 
 def test_a_server_that_no_longer_starts_is_worse_at_once(study: Path, tmp_path: Path) -> None:
@@ -205,14 +204,12 @@ def test_mistakes_are_one_line(folder: Path, argv: tuple[str, ...], parts: tuple
 def test_a_file_that_is_none_is_refused(tmp_path: Path, content: str, part: str) -> None:
     (tmp_path / "damaged.yaml").write_text(content)
     printed = rechecked(tmp_path, "damaged.yaml")
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert part in printed.err
+    one_line(printed, part)
 
 
 def test_a_study_that_keeps_its_reference_has_no_gain(home: Path, tmp_path: Path) -> None:
     start = ("optimize", "--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", "1", "--study", "kept")
-    assert run_here(tmp_path, *start).code == 0
+    ran(tmp_path, *start)
     printed = rechecked(tmp_path, "kept")
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert "it keeps the reference" in printed.err
+    one_line(printed, "it keeps the reference")
     assert "give --vllm PATH twice" in printed.err

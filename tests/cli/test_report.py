@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tests.cli.command import run_here
+from tests.cli.command import one_line, ran, run_here
 from tests.cli.conftest import short_traffic
 from tuner.use_cases.report.charts import CHARTS
 
@@ -27,8 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     made = tmp_path_factory.mktemp("reports")
     short_traffic(made / "traffic.yaml")
     for name, load in (("loop", LOOP), ("traffic", ("--workload", "traffic.yaml"))):
-        printed = run_here(made, *STUDY, *load, "--study", name)
-        assert printed.code == 0, printed.err
+        printed = ran(made, *STUDY, *load, "--study", name)
         assert f"read the report       tuner_study/artifacts/{name}/report.html" in printed.out
     return made
 
@@ -50,20 +49,21 @@ def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
     printed = run_here(folder, "study", "report", "loop", "-o", "loop.html")
     assert (printed.code, printed.out) == (0, "wrote loop.html; open it in a browser\n")
     assert "<h1>loop</h1>" in (folder / "loop.html").read_text(encoding="utf-8")
-    assert run_here(folder, "study", "report").code == 0
+    ran(folder, "study", "report")
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")  # the latest
 
 
 def test_a_report_replaces_no_other_file(folder: Path) -> None:
     (folder / "mine.html").write_text("mine")
-    refused = run_here(folder, "study", "report", "loop", "-o", "mine.html")
-    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
-    assert "there is a file that the tuner did not write, which stays" in refused.err
+    one_line(
+        run_here(folder, "study", "report", "loop", "-o", "mine.html"),
+        "there is a file that the tuner did not write, which stays",
+    )
     assert (folder / "mine.html").read_text() == "mine"
-    assert run_here(folder, "study", "report", "traffic").code == 0
+    ran(folder, "study", "report", "traffic")
     assert run_here(folder, "study", "report", "loop").out == "wrote report-loop.html; open it in a browser\n"
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")
-    assert run_here(folder, "study", "report", "loop", "--bundle", "-o", "mine.zip").code == 0
+    ran(folder, "study", "report", "loop", "--bundle", "-o", "mine.zip")
     assert (
         "there is a file of study 'loop'"
         in run_here(folder, "study", "report", "traffic", "--bundle", "-o", "mine.zip").err
@@ -71,7 +71,7 @@ def test_a_report_replaces_no_other_file(folder: Path) -> None:
 
 
 def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
-    assert run_here(folder, "study", "report", "loop", "traffic", "loop", "-o", "both.html").code == 0
+    ran(folder, "study", "report", "loop", "traffic", "loop", "-o", "both.html")
     text = (folder / "both.html").read_text(encoding="utf-8")
     assert "<h1>2 studies</h1>" in text
     assert "The loads differ: loop: 20 concurrent requests" in text
@@ -88,9 +88,7 @@ def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) -> None:
-    printed = run_here(folder, "study", "report", *words)
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert rule in printed.err
+    one_line(run_here(folder, "study", "report", *words), rule)
 
 
 def test_every_figure_of_the_report_is_a_method_of_the_study(folder: Path) -> None:

@@ -14,6 +14,7 @@ from storage.service.records import SubmissionState
 from tests import store_samples as samples
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.served import DRIVER, Served, serving
+from tests.some import some
 from tuner.client.client import Client
 
 CONFIG = {"max_num_seqs": 64}
@@ -58,8 +59,7 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
     printed = run_here(folder, *words, "--priority", "-5", "--share")
     assert (printed.code, printed.err) == (0, "")
     assert printed.out == "given is QUEUED; see it with `tuner service watch given`\n"
-    found = served.service.submission("given")
-    assert found is not None
+    found = some(served.service.submission("given"))
     assert dict(found.settings) == {
         "engine": "simulated",
         "trials": 60,
@@ -227,16 +227,14 @@ def test_ctrl_c_only_stops_watching(served: Served, folder: Path) -> None:
     words = [sys.executable, "-m", "tuner", "service", "watch", "goes-on"]
     watching = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        assert watching.stderr is not None
-        assert watching.stderr.readline() == "queued\n"
+        assert some(watching.stderr).readline() == "queued\n"
         watching.send_signal(signal.SIGINT)
         printed = watching.communicate()
     finally:
         watching.kill()
     last = "stopped watching; the study goes on, `tuner service watch goes-on` watches it again\n"
     assert (watching.returncode, *printed) == (130, "", last)
-    found = served.service.submission("goes-on")
-    assert found is not None
+    found = some(served.service.submission("goes-on"))
     assert found.state is SubmissionState.QUEUED
 
 

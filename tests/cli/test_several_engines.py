@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import VERDICTS, CommandOutput, refused, run_apart, run_here
+from tests.cli.command import VERDICTS, CommandOutput, ran, refused, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tests.gguf_model import write_model
 from tests.two_formats import write_both
@@ -37,7 +37,7 @@ class Study:
         """Start and verify the script of the first trial of an engine; return what it printed."""
         number = ENGINES.index(engine)
         script = self.folder / f"{number}.sh"
-        assert run_here(self.folder, "study", "export", "--trial", str(number), "-o", str(script)).code == 0
+        ran(self.folder, "study", "export", "--trial", str(number), "-o", str(script))
         variables = {**os.environ, **self.variables, "TUNER": str(Path(sys.executable).with_name("tuner"))}
         done = subprocess.run([script, "--verify"], capture_output=True, text=True, env=variables, check=False)
         assert done.returncode in VERDICTS, done.stdout + done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import everything_in, refused, run_apart, run_here
+from tests.cli.command import everything_in, ran, refused, run_apart, run_here
 
 CARD = """
 name: My card
@@ -20,8 +20,7 @@ host_speed: 0.5
 
 
 def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path) -> None:
-    printed = run_here(folder, "optimize", "--trials", "2", "--confirm-rounds", "1", "--plain")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "optimize", "--trials", "2", "--confirm-rounds", "1", "--plain")
     lines = printed.out.splitlines()
     assert printed.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
     assert "all figures are predicted, not measured: simulated vllm 0.15.1, Tesla T4" in lines
@@ -74,8 +73,7 @@ def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -
 
 
 def test_one_configuration_is_predicted(folder: Path) -> None:
-    printed = run_here(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
     found = json.loads(printed.out)
     assert (found["provenance"], found["gpu"], found["vllm"]) == ("simulated", "Tesla T4", "0.15.1")
     assert {"output_throughput", "p99_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "preemptions"} <= {*found}
@@ -104,16 +102,14 @@ def test_the_same_prediction_every_time_and_another_with_noise(folder: Path) -> 
 
 def test_a_card_of_ones_own(folder: Path) -> None:
     (folder / "card.yaml").write_text(CARD)
-    printed = run_here(folder, "simulate", "--gpu", "card.yaml", "--model", "Qwen/Qwen2.5-7B-Instruct", "--json")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "simulate", "--gpu", "card.yaml", "--model", "Qwen/Qwen2.5-7B-Instruct", "--json")
     assert json.loads(printed.out)["gpu"] == "My card"
 
 
 def test_several_gpus_are_predicted_with_their_memory_and_communication(folder: Path) -> None:
     large = ("simulate", "--gpu", "h200", "--model", "Qwen/Qwen2.5-72B-Instruct", "--prompts", "16", "--users", "8")
     split = ("--", "--tensor-parallel-size", "4")
-    printed = run_here(folder, *large, "--json", *split)
-    assert printed.code == 0, printed.err
+    printed = ran(folder, *large, "--json", *split)
     found = json.loads(printed.out)
     assert (found["gpus"], found["instances"], found["error_bands"]) == (4, 1, {})
     assert found["output_throughput_per_gpu"] == pytest.approx(found["output_throughput"] / 4)
@@ -129,8 +125,7 @@ def test_several_gpus_are_predicted_with_their_memory_and_communication(folder: 
 
 def test_two_servers_of_25_users_on_one_t4_are_predicted(folder: Path) -> None:
     def predicted(*argv: str) -> dict[str, float]:
-        printed = run_here(folder, "simulate", "--json", *argv)
-        assert printed.code == 0, printed.err
+        printed = ran(folder, "simulate", "--json", *argv)
         return json.loads(printed.out)  # type: ignore[no-any-return]
 
     one, two = predicted(), predicted("--instances", "2", "--gpus-per-trial", "1")
@@ -141,8 +136,7 @@ def test_two_servers_of_25_users_on_one_t4_are_predicted(folder: Path) -> None:
 
 
 def test_traffic_is_predicted_by_class(folder: Path) -> None:
-    printed = run_here(folder, "simulate", "--preset", "chat", "--json")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "simulate", "--preset", "chat", "--json")
     assert json.loads(printed.out)["chat.goodput_share"] == 1.0
 
 
@@ -151,8 +145,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         "arrivals: {process: poisson, rate: 2}\ntimeout_s: 0.000001\nrequests: 20\n"
         "classes:\n  chat: {input: 100, output: 50}\nslo:\n  chat: {ttft_ms: 500}\n"
     )
-    printed = run_here(folder, "simulate", "--workload", "w.yaml", "--json")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "simulate", "--workload", "w.yaml", "--json")
     found = json.loads(printed.out)
     assert (found["success_rate"], found["goodput"], found["completed"]) == (0.0, 0.0, 0)
 
@@ -237,8 +230,7 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
 def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path) -> None:
     """The benchmarks of this study take over ten simulated minutes and a few real seconds."""
     argv = ["optimize", "--engine", "simulated", "--users", "8", "--prompts", "96", "--trials", "4", "--json"]
-    printed = run_here(folder, *argv, "--timeout", "10m", "--confirm-rounds", "2")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, *argv, "--timeout", "10m", "--confirm-rounds", "2")
     found = json.loads(printed.out)
     assert (found["ending"], found["trials"], found["conclusion"]["confirmed"]) == ("done", 4, True)
     assert found["seconds"]["benchmark"] > 10 * 60

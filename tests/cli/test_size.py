@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from records.trials import Repeat
-from tests.cli.command import CommandOutput, refused, run_here
+from tests.cli.command import CommandOutput, ran, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.unit.test_gpu import FakeNvml
@@ -74,8 +74,7 @@ def test_nothing_is_left_after_the_command_is_killed(folder: Path) -> None:
 
 
 def test_fleets_are_predicted_for_each_card_and_shape(folder: Path) -> None:
-    printed = run_here(folder, "size", *MODEL, "--gpu", "l4", "--gpu", "h100", "--price", "h100=2", "--most-gpus", "2")
-    assert printed.code == 0, printed.err
+    printed = ran(folder, "size", *MODEL, "--gpu", "l4", "--gpu", "h100", "--price", "h100=2", "--most-gpus", "2")
     assert printed.out.startswith("SIMULATED: predicted, not measured, in ")
     found = json.loads((folder / "tuner_size" / "size.json").read_text())
     shapes = {(each["card"], each["shape"]): each for each in found["shapes"]}
@@ -103,8 +102,7 @@ def test_the_rate_that_an_h200_held_lies_between_the_pessimistic_and_the_predict
     versions = ("--vllm-version", "0.25.1", "--keep-answers")
     rates = {}
     for name, given in (("one", ("--", "--api-server-count", "1")), ("chosen", ())):
-        printed = run_here(folder, "size", *words, *versions, *given)
-        assert printed.code == 0, printed.err
+        ran(folder, "size", *words, *versions, *given)
         (rates[name],) = json.loads((folder / "tuner_size" / "size.json").read_text())["shapes"]
     assert rates["one"]["pessimistic_rate"] < 96.5 < rates["one"]["rate"] < 1.25 * 96.5
     assert rates["chosen"]["recipes"] == ["api-servers-2", "graphs-of-prompts"]

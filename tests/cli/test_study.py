@@ -17,7 +17,7 @@ import pytest
 
 from records.trials import Provenance, StudyRecord
 from storage import normalise_url, open_store
-from tests.cli.command import PATHS, TREE, CommandOutput, everything_in, run_apart, run_here
+from tests.cli.command import PATHS, TREE, CommandOutput, everything_in, one_line, ran, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner import __version__
 from tuner.export.formats.registry import names
@@ -127,8 +127,7 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
 
 
 def test_show_prints_everything_about_a_trial(study: Study) -> None:
-    printed = run_here(study.folder, "study", "trial", "0")
-    assert printed.code == 0
+    printed = ran(study.folder, "study", "trial", "0")
     assert printed.out.startswith("#0  ok  baseline")
     for part in ("the defaults\n", "\ncommand ", "\nenvironment ", "\noutput_throughput ", "\ntime "):
         assert part in printed.out
@@ -196,9 +195,7 @@ def test_a_format_has_its_own_file(study: Study) -> None:
 )
 def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str]) -> None:
     before = everything_in(study.folder)
-    printed = run_here(study.folder, *argv)
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
-    assert [part for part in parts if part not in printed.err] == []
+    one_line(run_here(study.folder, *argv), *parts)
     assert everything_in(study.folder) == before
 
 
@@ -233,9 +230,10 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
 
 def test_studies_of_an_empty_database_are_the_user_s_mistake(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path / 'none.db'}").close()
-    printed = run_here(tmp_path, "study", "list", "--storage", "none.db")
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
-    assert "the database has no study; run `tuner optimize` first" in printed.err
+    one_line(
+        run_here(tmp_path, "study", "list", "--storage", "none.db"),
+        "the database has no study; run `tuner optimize` first",
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -260,8 +258,7 @@ def test_the_same_command_runs_no_trial_and_a_larger_budget_continues(study: Stu
 def test_another_workload_under_the_same_name_is_refused(study: Study) -> None:
     changed = ["40" if word == "20" else word for word in study.argv]
     printed = run_here(study.folder, *changed)
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
-    assert "workload (num_prompts: 20 -> 40)" in printed.err
+    one_line(printed, "workload (num_prompts: 20 -> 40)")
     assert "or another name" in printed.err
 
 
@@ -455,8 +452,7 @@ def test_shells_complete_commands_and_options(tmp_path: Path, shell: str, monkey
 def test_the_first_lines_name_the_gpus_of_a_trial(tmp_path: Path) -> None:
     load = ("--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0", "--baseline-repeats", "1")
     engine = ("--engine", "simulated", "--gpu", "h200", "--gpus-per-trial", "2", "--vllm-version", "0.25.1")
-    done = run_here(tmp_path, "optimize", *engine, *load, "--plain")
-    assert done.code == 0, done.err
+    done = ran(tmp_path, "optimize", *engine, *load, "--plain")
     lines = done.err.splitlines()
     assert lines[0].endswith(": vLLM 0.25.1 on 2 × NVIDIA H200; use --engine vllm without --gpu to measure")
     assert (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run_here
+from tests.cli.command import one_line, ran, run_here
 from tests.unit.workloads.traces import samples
 from tests.unit.workloads.traces.test_cut import sessions
 from tuner.workloads.traces.requests_file import requests_text
@@ -43,14 +43,12 @@ def test_an_import_is_printed_and_can_be_simulated(trace: Path) -> None:
         "classes:\n  recorded:\n    trace:\n      file: mine.requests.jsonl\n"
         "# Bounds, for example:\n# slo:\n#   recorded: {p95_ttft_ms: 2000, tpot_ms: 50}\n"
     )
-    simulated = run_here(trace, "simulate", "--gpu", "h100", "--workload", "mine.yaml")
-    assert simulated.code == 0, simulated.err
+    ran(trace, "simulate", "--gpu", "h100", "--workload", "mine.yaml")
 
 
 def test_what_is_left_out_is_printed(tmp_path: Path) -> None:
     (tmp_path / "spend.json").write_text(samples.LITELLM)
-    printed = run_here(tmp_path, "traffic", "import", "spend.json")
-    assert printed.code == 0, printed.err
+    printed = ran(tmp_path, "traffic", "import", "spend.json")
     assert "format: LiteLLM; times: dates" in printed.out
     assert "sessions: 1 with 2 requests on average, 2 at most\n" in printed.out
     assert "left out: 1 request without an engine: the proxy's cache answered" in printed.out
@@ -60,8 +58,7 @@ def test_what_is_left_out_is_printed(tmp_path: Path) -> None:
 
 def test_conversations_get_the_rate_that_is_given(tmp_path: Path) -> None:
     (tmp_path / "share.json").write_text(samples.SHARE_GPT)
-    printed = run_here(tmp_path, "traffic", "import", "share.json", "--rate", "2.5")
-    assert printed.code == 0, printed.err
+    printed = ran(tmp_path, "traffic", "import", "share.json", "--rate", "2.5")
     assert "note: lengths are estimates, at 4 characters a token" in printed.out
     made = load_traffic(tmp_path / "traffic.yaml")
     assert (made.rate, made.requests) == (2.5, 3)
@@ -81,8 +78,7 @@ def test_a_cut_keeps_the_bounds_and_shows_its_distances(tmp_path: Path) -> None:
         "arrivals: {process: trace, file: day.requests.jsonl, speed: 2}\nrequests: 999\nmax_in_flight: 9\n"
         "classes: {recorded: {trace: {file: day.requests.jsonl}}}\nslo: {recorded: {p95_ttft_ms: 2000}}\n"
     )
-    printed = run_here(tmp_path, "traffic", "cut", "day.yaml", "--requests", "50")
-    assert printed.code == 0, printed.err
+    printed = ran(tmp_path, "traffic", "cut", "day.yaml", "--requests", "50")
     assert "distances to the whole (240 requests):" in printed.out
     assert "  hit rate of the cache " in printed.out
     assert "  rate +0.0%" in printed.out
@@ -96,8 +92,7 @@ def test_a_cut_keeps_the_bounds_and_shows_its_distances(tmp_path: Path) -> None:
 def test_a_cut_of_conversations_keeps_their_rate(tmp_path: Path) -> None:
     (tmp_path / "share.json").write_text(samples.SHARE_GPT)
     run_here(tmp_path, "traffic", "import", "share.json", "--rate", "2.5")
-    printed = run_here(tmp_path, "traffic", "cut", "traffic.yaml", "--requests", "2")
-    assert printed.code == 0, printed.err
+    ran(tmp_path, "traffic", "cut", "traffic.yaml", "--requests", "2")
     made = load_traffic(tmp_path / "short.yaml")
     assert (made.rate, made.requests) == (2.5, 2)
 
@@ -140,9 +135,7 @@ def test_a_mistake_of_an_import_is_one_line(
 ) -> None:
     if content is not None:
         (tmp_path / "x").write_text(content)
-    printed = run_here(tmp_path, "traffic", "import", "x", *argv)
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert [part for part in parts if part not in printed.err] == [], printed.err
+    one_line(run_here(tmp_path, "traffic", "import", "x", *argv), *parts)
     assert [*tmp_path.glob("traffic.*")] == []
 
 
@@ -152,9 +145,10 @@ def test_an_output_that_exists_stays(trace: Path) -> None:
     assert printed.code == 2
     assert printed.err == ("tuner: -o 'traffic.yaml': this file exists and stays; choose another, or remove it\n")
     assert (trace / "traffic.yaml").read_text() == "mine"
-    printed = run_here(trace, "traffic", "import", "trace.jsonl", "-o", "nowhere/x.yaml")
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert "-o 'nowhere/x.yaml': cannot be written: No such file or directory" in printed.err
+    one_line(
+        run_here(trace, "traffic", "import", "trace.jsonl", "-o", "nowhere/x.yaml"),
+        "-o 'nowhere/x.yaml': cannot be written: No such file or directory",
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,9 +162,7 @@ def test_an_output_that_exists_stays(trace: Path) -> None:
 )
 def test_a_mistake_of_a_cut_is_one_line(trace: Path, argv: list[str], parts: list[str]) -> None:
     run_here(trace, "traffic", "import", "trace.jsonl")
-    printed = run_here(trace, "traffic", "cut", "traffic.yaml", *argv)
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert [part for part in parts if part not in printed.err] == [], printed.err
+    one_line(run_here(trace, "traffic", "cut", "traffic.yaml", *argv), *parts)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +178,7 @@ def test_a_mistake_of_a_cut_is_one_line(trace: Path, argv: list[str], parts: lis
 def test_a_cut_of_other_traffic_is_refused(tmp_path: Path, text: str | None, parts: list[str]) -> None:
     if text is not None:
         (tmp_path / "x.yaml").write_text(text)
-    printed = run_here(tmp_path, "traffic", "cut", "x.yaml")
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert [part for part in parts if part not in printed.err] == [], printed.err
+    one_line(run_here(tmp_path, "traffic", "cut", "x.yaml"), *parts)
 
 
 def test_the_capacity_of_an_imported_trace_is_searched(tmp_path: Path) -> None:

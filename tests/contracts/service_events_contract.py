@@ -16,6 +16,7 @@ from storage.service.records import ENDED, Event, Figures, Lease, Message, Reque
 from storage.service.store import ServiceStore, open_service_store
 from tests.contracts.service_contract import ServiceFixture, in_state, kinds, present
 from tests.service_samples import DRIVER, START, at, lease_of, run, submission
+from tests.some import some
 
 S = SubmissionState
 T = TypeVar("T")
@@ -111,10 +112,8 @@ class RaceContract(ServiceFixture):
             assert terms == [2]
 
     def test_one_of_two_starts_wins_and_a_stale_term_never_does(self, store: ServiceStore) -> None:
-        old = store.take_lease("scheduler", "old", 10, START)
-        assert old is not None
-        lease = store.take_lease("scheduler", "a", 3600, at(10))
-        assert lease is not None
+        old = some(store.take_lease("scheduler", "old", 10, START))
+        lease = some(store.take_lease("scheduler", "a", 3600, at(10)))
         for round in range(10):
             id = f"s{round}"
             store.submit(submission(id))
@@ -132,8 +131,7 @@ class RaceContract(ServiceFixture):
         for round in range(10):
             id, name = f"s{round}", f"lease {round}"
             store.submit(submission(id))
-            old = store.take_lease(name, "a", 10, START)
-            assert old is not None
+            old = some(store.take_lease(name, "a", 10, START))
 
             def take_over(name: str, id: str) -> bool:
                 new = store.take_lease(name, "b", 10, at(10))

@@ -12,6 +12,7 @@ from tests import store_samples as samples
 from tests.contracts.answers_contract import AnswersContract
 from tests.contracts.lessons_contract import LessonsContract
 from tests.contracts.store_processes import ProcessContract, SizeContract, StoreFixture
+from tests.some import some
 
 
 class StudyContract(StoreFixture):
@@ -19,8 +20,7 @@ class StudyContract(StoreFixture):
 
     def test_a_trial_that_was_cut_short_keeps_what_is_known_of_it(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.cut(), None)
-        stored = begun.trial("s", 0)
-        assert stored is not None
+        stored = some(begun.trial("s", 0))
         assert stored.outcome == samples.cut()
         assert stored.state == "cut"
 
@@ -66,8 +66,7 @@ class StudyContract(StoreFixture):
         store.create_study(samples.study())
         store.update_study("s", facts={"devices": ["T4"]})
         store.update_study("s", facts={"engine": "0.33.0"}, conclusion={"winner": 3})
-        study = store.study("s")
-        assert study is not None
+        study = some(store.study("s"))
         assert study.facts == {"engine": "0.33.0", "devices": ["T4"]}
         assert study.conclusion == {"winner": 3}
 
@@ -136,12 +135,10 @@ class TrialContract(StoreFixture):
         server = dataclasses.replace(server, warmup_windows=3, warmup_settled=False, benchmarks_again=1)
         outcome = samples.success(samples.repeat(0), samples.repeat(1, None), samples.repeat(2, 1e16), server=server)
         begun.finish_trial("s", 0, 0, outcome, samples.verdict())
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial == dataclasses.replace(samples.pending(0), attempts=1, outcome=outcome, verdict=samples.verdict())
         assert trial.state == "ok"
-        assert trial.verdict is not None
-        assert list(trial.verdict.values) == ["output_throughput", "p99_tpot_ms"]
+        assert list(some(trial.verdict).values) == ["output_throughput", "p99_tpot_ms"]
         assert isinstance(trial.outcome.repeats[2].metrics["output_throughput"], float)  # type: ignore[union-attr]
 
     def test_progress_counts_the_trials_of_some_studies(self, begun: Store) -> None:
@@ -157,24 +154,20 @@ class TrialContract(StoreFixture):
 
     def test_a_failure_is_read_back_unchanged(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.failed(), None)
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome == samples.failed()
         assert trial.verdict is None
         assert trial.state == "failed"
 
     def test_server_facts_without_values_differ_from_no_server(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.success(server=ServerFacts()), None)
-        trial = begun.trial("s", 0)
-        assert trial is not None
-        assert trial.outcome is not None
-        assert trial.outcome.server == ServerFacts()
+        trial = some(begun.trial("s", 0))
+        assert some(trial.outcome).server == ServerFacts()
 
     def test_times_are_read_back_in_utc(self, begun: Store) -> None:
         outcome = dataclasses.replace(samples.success(), ended_at=datetime(2026, 7, 1, 0, 30, tzinfo=samples.BERLIN))
         begun.finish_trial("s", 0, 0, outcome, None)
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome is not None
         assert trial.outcome.ended_at.isoformat() == "2026-06-30T23:30:00+00:00"
         assert trial.outcome.started_at.isoformat() == "2026-03-01T12:00:00.123456+00:00"
@@ -186,17 +179,14 @@ class TrialContract(StoreFixture):
 
     def test_invalid_text_in_a_log_is_replaced(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.failed(message="a\x00b\udcffc 😀"), None)
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome is not None
-        assert trial.outcome.failure is not None
-        assert trial.outcome.failure.message == "a\ufffdb\ufffdc 😀"
+        assert some(trial.outcome.failure).message == "a\ufffdb\ufffdc 😀"
 
     def test_arguments_that_are_not_valid_text_are_read_back_unchanged(self, begun: Store) -> None:
         outcome = dataclasses.replace(samples.success(), argv=("a\udcff", "b\x00"), environment={"A": "\udcff😀"})
         begun.finish_trial("s", 0, 0, outcome, None)
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome == outcome
 
     def test_a_trial_finishes_once(self, begun: Store) -> None:
@@ -205,8 +195,7 @@ class TrialContract(StoreFixture):
             begun.finish_trial("s", 0, 0, samples.failed(), None)
         with pytest.raises(StorageError, match="finished already"):
             begun.begin_attempt("s", 0, 0)
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome == samples.success()
         assert trial.attempts == 1
 
@@ -277,20 +266,26 @@ class RetryContract(StoreFixture):
     def test_a_retried_attempt_is_stored_beside_the_outcome(self, begun: Store) -> None:
         lost = samples.failed(FailureKind.WORKER_LOST, "the worker is gone")
         begun.record_failed_attempt("s", 0, 0, 1, lost)
-        assert lost.failure is not None
         retried = FailedAttempt(
-            0, 0, 1, lost.failure, lost.started_at, lost.ended_at, "host:gpu1", "Tesla T4", "trials/1", {"launch": 9.0}
+            0,
+            0,
+            1,
+            some(lost.failure),
+            lost.started_at,
+            lost.ended_at,
+            "host:gpu1",
+            "Tesla T4",
+            "trials/1",
+            {"launch": 9.0},
         )
         assert begun.failed_attempts("s") == [retried]
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome is None
 
         assert begun.begin_attempt("s", 0, 0) == 2
         begun.finish_trial("s", 0, 0, samples.success(), None)
         assert begun.failed_attempts("s") == [retried]
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome == samples.success()
 
     def test_the_failure_of_the_last_attempt_is_the_outcome(self, begun: Store) -> None:
@@ -300,8 +295,7 @@ class RetryContract(StoreFixture):
         assert [row.attempt for row in begun.failed_attempts("s")] == [1, 2]
         begun.finish_trial("s", 0, 0, samples.failed(FailureKind.GPU_BUSY), None)
         assert [(row.attempt, row.failure.kind) for row in begun.failed_attempts("s")] == [(1, FailureKind.PORT_TAKEN)]
-        trial = begun.trial("s", 0)
-        assert trial is not None
+        trial = some(begun.trial("s", 0))
         assert trial.outcome == samples.failed(FailureKind.GPU_BUSY)
 
     def test_failed_attempts_are_ordered(self, begun: Store) -> None:

@@ -24,6 +24,7 @@ from tests.empty_database import write_empty_database
 from tests.faults.command import DEADLINE_S, Study, described, until
 from tests.faults.conftest import MakeStudy
 from tests.faults.held import COMMANDS, PLACES
+from tests.some import some
 from tuner.cancellation import LIMIT_S
 from tuner.processes.family import Identity, descendants_of, is_alive, read_process, send_signal
 from tuner.service.driver.job import Job
@@ -58,15 +59,13 @@ def submitted(folder: Path, settings: dict[str, Any]) -> ServiceStore:
     store = open_service_store(normalise_url(str(folder / "t.db")))
     now = datetime.now(UTC)
     store.submit(Submission(ID, "ada", settings, "simulated", 1, 0, now, now))
-    lease = store.take_lease("scheduler", "test", 600.0, now)
-    assert lease is not None
+    lease = some(store.take_lease("scheduler", "test", 600.0, now))
     assert store.start(ID, ["simulated:0"], lease, now)
     return store
 
 
 def identity_of(process: subprocess.Popen[bytes]) -> Identity:
-    state = read_process(process.pid)
-    assert state is not None
+    state = some(read_process(process.pid))
     return state.identity
 
 
@@ -128,8 +127,7 @@ def finished(job: Job) -> set[tuple[int, int]]:
 
 
 def _said(store: ServiceStore) -> bool:
-    submission = store.submission(ID)
-    assert submission is not None
+    submission = some(store.submission(ID))
     return submission.state in (SubmissionState.CANCELLED, SubmissionState.DONE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import VERDICTS, run_apart, run_here
+from tests.cli.command import VERDICTS, ran, run_apart, run_here
 from tests.gguf_model import write_model
 
 STUDY = "made"
@@ -87,7 +87,7 @@ def test_the_script_starts_and_verifies_the_winner(study: Study) -> None:
 )
 def test_formats_of_any_engine_hold_the_server(study: Study, form: str, line: str) -> None:
     file = study.folder / form
-    assert run_here(study.folder, "study", "export", "--format", form, "-o", str(file)).code == 0
+    ran(study.folder, "study", "export", "--format", form, "-o", str(file))
     assert line.format(model=study.folder / "made.gguf") in file.read_text(encoding="utf-8")
 
 

@@ -19,6 +19,7 @@ import trustme
 
 from tests.fakes.http_server import Answer, http_server
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
+from tests.some import some
 from tuner.client.address import Address
 from tuner.client.failures import wait_before_repeating
 from tuner.errors import SettingError, UserError
@@ -35,11 +36,9 @@ def port() -> Iterator[int]:
 
 def test_an_answer_has_its_status_and_body(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nothing listens there: a request by it would fail
-    reply = get_local("127.0.0.1", port, "/good", 10)
-    assert reply is not None
+    reply = some(get_local("127.0.0.1", port, "/good", 10))
     assert (reply.status, reply.text) == (200, "café \ufffd")
-    bad = get_local("127.0.0.1", port, "/bad", 10)
-    assert bad is not None
+    bad = some(get_local("127.0.0.1", port, "/bad", 10))
     assert bad.status == 503
 
 
@@ -223,8 +222,7 @@ def test_certificates_are_told_apart_by_each_library(
 def test_aiohttp_s_error_has_the_same_words() -> None:
     with tls_server(CERTIFICATES["untrusted"][0]) as url, pytest.raises(aiohttp.ClientError) as caught:
         asyncio.run(_by_aiohttp(url))
-    found = explained(caught.value)
-    assert found is not None
+    found = some(explained(caught.value))
     assert found.problem.startswith("the certificate is not trusted (")
 
 
@@ -277,8 +275,7 @@ def test_the_system_s_reasons(error: Exception, problem: str, wrapped: bool) -> 
         outer = httpx.ConnectError("All connection attempts failed")
         outer.__cause__ = error
         error = outer
-    found = explained(error)
-    assert found is not None
+    found = some(explained(error))
     assert found.problem.startswith(problem)
 
 

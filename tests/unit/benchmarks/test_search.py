@@ -35,6 +35,7 @@ from benchmarks.simulator.rows import h200
 from records.trials import Config
 from search_spaces import ParameterValue
 from search_spaces.parameter import same_value
+from tests.some import some
 from tests.unit.benchmarks.toy import Toy, scripted
 
 
@@ -218,8 +219,7 @@ def test_a_wrong_prior_inverts_improvements() -> None:
     pairs = []
     for _ in range(60):
         config = problem.define(RandomTrial(random))
-        predicted = problem.prediction(config)
-        assert predicted is not None
+        predicted = some(problem.prediction(config))
         if predicted.score is not None:
             pairs.append((problem.true_score(config) or 0.0, predicted.score))
     assert 30 < len(pairs) < 55
@@ -266,8 +266,7 @@ def test_a_simulated_measurement_is_the_true_score_with_noise(served: SimulatedP
 def test_predictions_are_exact_in_an_unperturbed_world() -> None:
     unperturbed = simulated("sim-h200", World(spread=0.0, choices=0.0))
     config: Config = {"max_num_seqs": 128, "kv_cache_dtype": "fp8"}
-    predicted = unperturbed.prediction(config)
-    assert predicted is not None
+    predicted = some(unperturbed.prediction(config))
     assert predicted.score == pytest.approx(unperturbed.true_score(config))
     assert simulated("sim-h200", World(), "none").prediction(config) is None
 
@@ -276,8 +275,7 @@ def test_a_wrong_prior_of_the_simulator_is_the_inverse_of_the_right_one(served: 
     config = {"max_num_seqs": 128}
     wrong_prior = simulated("sim-h200", World(), "wrong")
     wrong, right = wrong_prior.prediction(config), served.prediction(config)
-    base = served.predicted_reference
-    assert base is not None
+    base = some(served.predicted_reference)
     assert wrong is not None
     assert right is not None
     assert right.values is not None
@@ -350,8 +348,7 @@ def test_figures_of_one_search_and_of_several_seeds() -> None:
     assert trials_until([0.0, 0.5, 0.96, 0.9], 0.95, 60) == 3
     assert trials_until([0.0, 0.5], 0.95, 60) == 61
     assert score_after([0.1, 0.2], 60) == 0.2
-    found = estimate([1.0, 2.0, 3.0])
-    assert found is not None
+    found = some(estimate([1.0, 2.0, 3.0]))
     assert (found.value, found.low, found.high) == (2.0, 1.0, 3.0)
     assert found.text(1) == "2.0 [1.0, 3.0]"
     assert estimate([]) is None
@@ -359,8 +356,7 @@ def test_figures_of_one_search_and_of_several_seeds() -> None:
 
 def test_the_defaults_have_a_hypervolume_of_one() -> None:
     problem = SYNTHETIC["two-objectives"]("right")
-    base = problem.reference
-    assert base is not None
+    base = some(problem.reference)
 
     def trial(throughput: float, tpot: float) -> PlayedTrial:
         assert base is not None
@@ -378,8 +374,7 @@ def test_differences_are_taken_seed_by_seed() -> None:
         return summarise_search(Toy(), record)
 
     found = mean_differences([run(1, 0.5), run(2, 0.9)], [run(2, 0.8), run(3, 0.1), run(1, 0.4)], 1.0)
-    score = found["score_60"]
-    assert score is not None
+    score = some(found["score_60"])
     assert [score.value, score.low, score.high] == pytest.approx([0.1, 0.1, 0.1])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from records.trials import Provenance
+from tests.some import some
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
 from tuner.cli.output.progress.state import Progress
 from tuner.settings.study import ConfirmationSettings
@@ -27,15 +28,13 @@ def test_trials_of_earlier_runs_count_as_done(tmp_path: Path) -> None:
     progress = Progress(study_start(tmp_path, records=known), Clock())
     assert (progress.done, progress.stage_done, progress.stage_trials) == (3, 3, 10)
     assert progress.failures == {"out_of_memory_startup": 1}
-    assert progress.best is not None
-    assert progress.best.number == 1
+    assert some(progress.best).number == 1
     assert list(progress.last) == []
 
 
 def test_an_infeasible_trial_is_not_the_best(tmp_path: Path) -> None:
     progress = Progress(study_start(tmp_path, records=(trial(0), trial(1, score=2.0, tpot=60.0))), Clock())
-    assert progress.best is not None
-    assert progress.best.number == 0
+    assert some(progress.best).number == 0
 
 
 def test_trials_that_finished_before_the_defaults_get_their_score_afterwards(tmp_path: Path) -> None:
@@ -45,8 +44,7 @@ def test_trials_that_finished_before_the_defaults_get_their_score_afterwards(tmp
     progress.finished(trial(0, 1000.0))
     # throughput has 40 of 70 parts of the score, p99 TPOT 20 and the success rate 10: 2 ** (40 / 70) = 1.486
     assert [round(record.score or 0, 3) for record in progress.last] == [1.486, 1.0]
-    assert progress.best is not None
-    assert progress.best.number == 1
+    assert some(progress.best).number == 1
 
 
 def test_the_time_left_counts_the_search_and_the_rounds(tmp_path: Path) -> None:

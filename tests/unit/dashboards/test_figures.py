@@ -14,6 +14,7 @@ from dashboards.plots.traffic import roofline_figure
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
 from records.tables import grid
 from records.trials import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
+from tests.some import some
 from tests.store_samples import failed, pending, repeat, success, verdict
 
 
@@ -32,8 +33,7 @@ TRIALS = (
 
 
 def test_the_progress_has_each_trial_in_its_group_and_the_best_feasible_score_so_far() -> None:
-    figure = search.progress(TRIALS)
-    assert figure is not None
+    figure = some(search.progress(TRIALS))
     groups = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
     assert groups == {
         "meets the SLOs": ([0, 1, 4], [1.0, 0.8, 1.25]),
@@ -53,8 +53,7 @@ def test_the_progress_of_a_few_trials_has_a_tick_for_each() -> None:
 
 
 def test_the_map_of_failures_counts_the_trials_of_each_value() -> None:
-    figure = search.failures(TRIALS)
-    assert figure is not None
+    figure = some(search.failures(TRIALS))
     [heatmap] = figure.data
     assert list(heatmap.x) == ["out of memory startup", "missed an SLO"]
     rows = dict(zip(heatmap.y, heatmap.text, strict=True))
@@ -68,8 +67,7 @@ def test_the_map_of_failures_counts_the_trials_of_each_value() -> None:
 def test_one_failed_trial_of_a_value_says_less_than_several() -> None:
     crash = failed(FailureKind.ENGINE_CRASH)
     tried = [trial(n, None if n < 3 else 1.0, {"often": 1}, crash if n < 3 else None) for n in range(4)]
-    figure = search.failures([*tried, trial(4, None, {"once": 1}, crash)])
-    assert figure is not None
+    figure = some(search.failures([*tried, trial(4, None, {"once": 1}, crash)]))
     assert list(figure.data[0].y) == ["once=1", "often=1"]  # 1 / 3 below 3 / 6; the last is on top
 
 
@@ -78,24 +76,21 @@ def test_a_search_without_failures_has_no_map() -> None:
 
 
 def test_slices_put_what_is_left_to_the_engine_at_its_default() -> None:
-    figure = search.slices(TRIALS, ["b"], {"a": 2})
-    assert figure is not None
+    figure = some(search.slices(TRIALS, ["b"], {"a": 2}))
     by_title = dict(zip((each.text for each in figure.layout.annotations), figure.data, strict=True))
     assert list(by_title["b"].x) == ["unset", "x", "y", "unset"]
     assert list(by_title["a"].x) == ["2", "4", "8", "16"]
 
 
 def test_parallel_coordinates_order_numbers_by_size_and_the_unset_value_first() -> None:
-    figure = search.parallel(TRIALS, ["a"])
-    assert figure is not None
+    figure = some(search.parallel(TRIALS, ["a"]))
     lanes = {lane.label: (list(lane.ticktext or ()), list(lane.values)) for lane in figure.data[0].dimensions}
     assert lanes["a"] == (["unset", "4", "8", "16"], [0, 1, 2, 3])
     assert lanes["score"][1] == [1.0, 0.8, 1.5, 1.25]
 
 
 def test_importance_has_its_interval_on_both_sides() -> None:
-    figure = search.importance({"a": (0.5, 0.25, 0.75), "b": (0.125, 0.0, 0.5)})
-    assert figure is not None
+    figure = some(search.importance({"a": (0.5, 0.25, 0.75), "b": (0.125, 0.0, 0.5)}))
     [bars] = figure.data
     assert (list(bars.y), list(bars.x)) == (["b", "a"], [0.125, 0.5])
     assert (list(bars.error_x.array), list(bars.error_x.arrayminus)) == ([0.375, 0.25], [0.125, 0.25])
@@ -103,8 +98,7 @@ def test_importance_has_its_interval_on_both_sides() -> None:
 
 def test_the_noise_shows_every_benchmark_by_its_launch() -> None:
     rounds = [replace(TRIALS[0], round=round_, outcome=success(repeat(0, 10.0 * round_))) for round_ in (1, 2)]
-    figure = results.noise([*TRIALS, *rounds], "output_throughput", [0, 1])
-    assert figure is not None
+    figure = some(results.noise([*TRIALS, *rounds], "output_throughput", [0, 1]))
     assert {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data} == {
         "#0": (["search", "search", "round 1", "round 2"], [3332.25, 3332.25, 10.0, 20.0]),
         "#1": (["search", "search"], [3332.25, 3332.25]),
@@ -128,16 +122,14 @@ def test_a_front_has_intervals_where_rounds_measured_them() -> None:
 
 def test_percentiles_of_metrics_that_were_measured() -> None:
     outcome = success(repeat(0))
-    figure = results.percentiles({"winner": outcome})
-    assert figure is not None
+    figure = some(results.percentiles({"winner": outcome}))
     [line] = figure.data  # only p99 TPOT is known
     assert (list(line.x), list(line.y)) == (["p99"], [40.0])
     assert results.percentiles({}) is None
 
 
 def test_a_distribution_ends_at_its_largest_value() -> None:
-    figure = traffic.distributions({"winner": {"ttft_ms": np.array([10.0, 20.0, 40.0])}})
-    assert figure is not None
+    figure = some(traffic.distributions({"winner": {"ttft_ms": np.array([10.0, 20.0, 40.0])}}))
     [line] = figure.data
     assert (line.x[0], line.x[-1], line.y[-1]) == (10.0, 40.0, 1.0)
     middle = int(np.argmin(np.abs(np.array(line.y) - 0.5)))
@@ -146,8 +138,7 @@ def test_a_distribution_ends_at_its_largest_value() -> None:
 
 def test_the_heatmaps_of_lengths_count_completed_and_failed_requests() -> None:
     rows = [["1–64", "65–128", 128.0, 3, 1], ["65–128", "1–64", 64.0, 2, 0]]
-    figure = traffic.lengths(pd.DataFrame(rows, columns=["prompt", "answer", "answer_to", "completed", "failed"]))
-    assert figure is not None
+    figure = some(traffic.lengths(pd.DataFrame(rows, columns=["prompt", "answer", "answer_to", "completed", "failed"])))
     completed, lost = figure.data
     assert (list(completed.x), list(completed.y)) == (["1–64", "65–128"], ["1–64", "65–128"])
     assert [list(line) for line in completed.z] == [[None, 2], [3, None]]
@@ -156,8 +147,7 @@ def test_the_heatmaps_of_lengths_count_completed_and_failed_requests() -> None:
 
 def test_the_roofline_tells_measured_points_from_predicted_ones() -> None:
     predicted, measured = {"defaults": (100.0, 2e14)}, {"defaults #0": (50.0, 1e14), "winner #3": (0.0, 0.0)}
-    figure = roofline_figure(1e15, 4e12, predicted, measured)
-    assert figure is not None
+    figure = some(roofline_figure(1e15, 4e12, predicted, measured))
     roof, *points = figure.data
     assert list(roof.x)[1] == 250.0  # 1e15 / 4e12
     # the roof is 400 TFLOP/s at 100 FLOP a byte, and 200 at 50
@@ -187,8 +177,7 @@ def test_labels_of_the_front_do_not_cover_each_other() -> None:
 
 def test_the_trade_off_has_no_row_without_a_share() -> None:
     frame = pd.DataFrame({"class": ["chat", "worst", "all"], "#0 defaults": [None, None, 0.5], "best": ["", "", "#0"]})
-    figure = results.tradeoff(frame.astype({"#0 defaults": "float64"}))
-    assert figure is not None
+    figure = some(results.tradeoff(frame.astype({"#0 defaults": "float64"})))
     assert list(figure.data[0].y) == ["all requests"]
     assert results.tradeoff(frame.assign(**{"#0 defaults": float("nan")})) is None
 
@@ -252,6 +241,5 @@ def test_headings_break_after_underscores_and_are_escaped() -> None:
 
 def test_each_part_of_a_step_has_a_colour_of_its_own() -> None:
     parts = ("weights", "attention", "kernels", "sampling", "launches", "host", "communication", "transfers")
-    figure = traffic.time_shares({"one": dict.fromkeys(parts, 1 / 8)})
-    assert figure is not None
+    figure = some(traffic.time_shares({"one": dict.fromkeys(parts, 1 / 8)}))
     assert len({bar.marker.color for bar in figure.data}) == 8

@@ -225,7 +225,7 @@ def test_the_parent_run_describes_the_study(store: Store, url: str, uri: str, tm
 
 
 def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: str, uri: str) -> None:
-    finish(store, 0, samples.success(), score=1.0)
+    finish(store, 0, samples.success(), score=1.5)
     finish(store, 1, samples.success(samples.repeat(0, 4000.0)), score=2.0)
     finish(store, 2, samples.success(samples.repeat(0, 5000.0)), score=3.0)
 
@@ -243,20 +243,13 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
     ]
     store.update_study("demo $(x)", conclusion={"winner": 1, "keeps": None, "contenders": finalists})
     assert best() == ("#1", 4150.0, 1.2)
-    store.update_study("demo $(x)", conclusion={"winner": 0, "keeps": "defaults", "contenders": finalists})
-    finish(store, 3, samples.success(samples.repeat(0, 6000.0)), score=4.0)
-    assert best() == ("#0", 3332.25, 1.0)
-
-
-def test_a_kept_baseline_scores_1(store: Store, url: str, uri: str) -> None:
-    finish(store, 0, samples.success(), score=1.5)
-    store.update_study(
-        "demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "would_help": ["x"]}
-    )
-    sync_to_mlflow(url, "demo $(x)", uri)
-    run = runs_by_name(uri)["demo $(x)"].data
-    assert run.metrics["best/score"] == 1.0
-    assert [name for name in run.tags if name.startswith("conclusion.would_help")] == []
+    for kept in ("defaults", "baseline"):
+        conclusion = {"winner": 0, "keeps": kept, "contenders": finalists, "would_help": ["x"]}
+        store.update_study("demo $(x)", conclusion=conclusion)
+        finish(store, 3 if kept == "defaults" else 4, samples.success(samples.repeat(0, 6000.0)), score=4.0)
+        assert best() == ("#0", 3332.25, 1.0)
+    tags = runs_by_name(uri)["demo $(x)"].data.tags
+    assert [name for name in tags if name.startswith("conclusion.would_help")] == []
 
 
 def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url: str, uri: str) -> None:
@@ -266,15 +259,6 @@ def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url
     run = runs_by_name(uri)["demo $(x)"].data
     assert run.tags["best_trial"] == "none"
     assert [name for name in run.metrics if name.startswith("best/")] == []
-
-
-def test_a_second_sync_logs_nothing(store: Store, url: str, uri: str) -> None:
-    finish(store, 0, samples.success())
-    assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
-    before = runs_by_name(uri)
-    assert sync_to_mlflow(url, None, uri) == SyncReport()
-    after = runs_by_name(uri)
-    assert {name: run.info.run_id for name, run in after.items()} == {n: run.info.run_id for n, run in before.items()}
 
 
 KILLED = """
@@ -378,6 +362,7 @@ def test_an_open_follower_logs_later_trials(store: Store, url: str, uri: str) ->
         late = samples.success()
         finish(store, 3, replace(late, ended_at=late.ended_at + timedelta(seconds=1)))
         assert follower.sync() == SyncReport(logged=1)
+        assert follower.sync() == SyncReport()
     finally:
         follower.close()
     assert runs_by_name(uri)["#3"].data.metrics["timing/total_s"] == 91.0

@@ -30,6 +30,7 @@ from tests.contracts.executor_contract import (
     wait_until_started,
 )
 from tests.fakes.stub_engine import StubEngine
+from tests.some import some
 from tuner import __version__
 from tuner.engines.base import Engine
 from tuner.errors import InfrastructureError, UserError
@@ -105,12 +106,10 @@ class TestCluster:
         executor = started(make, StubFactory(gate), 1)
         assert isinstance(executor, RayExecutor)
         executor.submit(spec(tmp_path, 1), 0)
-        process = executor._slots[0].process
-        assert process is not None
+        process = some(executor._slots[0].process)
         os.kill(process.pid, signal.SIGKILL)
         [finished] = gather(executor, 1)
-        assert finished.outcome.failure is not None
-        assert finished.outcome.failure.kind is FailureKind.WORKER_LOST
+        assert some(finished.outcome.failure).kind is FailureKind.WORKER_LOST
         gate.touch()
         wait_until_started(executor)
         executor.submit(spec(tmp_path, 1, attempt=2), 0)
@@ -135,8 +134,7 @@ class TestCluster:
         assert (facts.vllm, facts.problem) == ("/bin/true", None)
         [without] = ray_cluster.look_at_cluster(cluster, "/nowhere/vllm", tmp_path)
         assert without.vllm is None
-        assert without.problem is not None
-        assert "there is no such file" in without.problem
+        assert "there is no such file" in some(without.problem)
         ray_cluster.leave_cluster()
         assert not ray.is_initialized()
 
@@ -207,8 +205,7 @@ class TestLocalRay:
         local.engine_info()
         store = ray.cluster_resources()["object_store_memory"]  # type: ignore[no-untyped-call]
         assert store <= 100 * 1024 * 1024
-        assert local._local is not None
-        folder = local._local.folder
+        folder = some(local._local).folder
         assert folder.is_dir()
         local.close()
         assert not folder.exists()
@@ -216,8 +213,7 @@ class TestLocalRay:
 
     def test_a_server_has_the_priority_of_the_exported_script(self, local: RayExecutor) -> None:
         wait_until_started(local)
-        process = local._slots[0].process
-        assert process is not None
+        process = some(local._slots[0].process)
         assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
     def test_other_hosts_and_users_have_no_access(self, local: RayExecutor) -> None:
@@ -242,13 +238,11 @@ class TestLocalRay:
         executor = ray_executor(StubFactory(gate), ["cpu"], tmp_path)
         try:
             wait_until_started(executor)
-            first = executor._slots[0].process
-            assert first is not None
+            first = some(executor._slots[0].process)
             executor.submit(spec(tmp_path, 1), 0)
             central_process(executor, name).kill()
             [finished] = gather(executor, 1)
-            assert finished.outcome.failure is not None
-            assert finished.outcome.failure.kind is FailureKind.WORKER_LOST
+            assert some(finished.outcome.failure).kind is FailureKind.WORKER_LOST
             assert not is_alive(first)
             gate.touch()
             wait_until_started(executor)
@@ -360,12 +354,10 @@ def test_trials_of_one_gpu_run_beside_each_other(tmp_path: Path) -> None:
         assert executor.idle() == []
         with pytest.raises(ValueError, match="slot 1 is busy, too small"):
             executor.submit(sized(tmp_path, 4, 1), 1)
-        worker = executor._slots[0].process
-        assert worker is not None
+        worker = some(executor._slots[0].process)
         os.kill(worker.pid, signal.SIGKILL)
         [lost] = gather(executor, 1)
-        assert lost.outcome.failure is not None
-        assert lost.outcome.failure.kind is FailureKind.WORKER_LOST
+        assert some(lost.outcome.failure).kind is FailureKind.WORKER_LOST
         wait_until_started(executor)
         assert executor.idle() == [0, 1]
     finally:

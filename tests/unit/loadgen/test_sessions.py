@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loadgen.loads import DONE, HEAD, Handler, asked, chunks, load_against
+from tests.unit.loadgen.loads import DONE, TOKEN, USAGE, Handler, asked, load_against, stream
 from tuner.engines.simulator.client import ScheduledSend, SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.sequence import Prompt
 from tuner.loadgen.plan import PlannedRequest
@@ -76,7 +76,7 @@ def answering(planned: Sequence[Planned], bodies: dict[int, dict[str, Any]]) -> 
                 tokens = [{"index": 0, "text": "a", "token_ids": [2 * (100 + index)]}] * 2
                 usage = {"choices": [], "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": 2}}
                 events = [b"data: %s\n\n" % json.dumps({"choices": [each]}).encode() for each in tokens]
-                writer.write(HEAD + chunks(*events, b"data: %s\n\n" % json.dumps(usage).encode(), DONE) + b"0\r\n\r\n")
+                writer.write(stream(*events, b"data: %s\n\n" % json.dumps(usage).encode(), DONE))
             await writer.drain()
 
     return handle
@@ -158,9 +158,7 @@ def test_texts_go_on_with_the_text_of_the_answer() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             prompts.append((await asked(reader))["prompt"])
-            event = b'data: {"choices": [{"index": 0, "text": " yes"}]}\n\n'
-            usage = b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n\n'
-            writer.write(HEAD + chunks(event, usage, DONE) + b"0\r\n\r\n")
+            writer.write(stream(b'data: {"choices": [{"index": 0, "text": " yes"}]}\n\n', USAGE, DONE))
             await writer.drain()
 
     requests = [
@@ -174,9 +172,7 @@ def test_texts_go_on_with_the_text_of_the_answer() -> None:
 def test_without_token_ids_of_the_answer_a_session_of_tokens_ends() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)
-        event = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
-        usage = b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}\n\n'
-        writer.write(HEAD + chunks(event, usage, DONE) + b"0\r\n\r\n")
+        writer.write(stream(TOKEN, USAGE.replace(b'"completion_tokens": 1', b'"completion_tokens": 2'), DONE))
         await writer.drain()
 
     records = load_against(handle, plan_of(TWO_TURNS[:2], 0.0)).records

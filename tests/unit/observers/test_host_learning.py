@@ -24,6 +24,7 @@ from records.trials import (
 from search_spaces import hardware_named
 from storage import Store, normalise_url, open_store
 from tests.fakes.stub_engine import StubEngine
+from tests.some import some
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
@@ -71,8 +72,7 @@ def measured(study: StudySpec, config: Config, number: int) -> TrialOutcome:
     assert simulator is not None
     assert shape is not None
     slow = replace(simulator, platform=moved(simulator.platform, SPEEDS))
-    metrics = slow.metrics(*server_with(study, config, shape))
-    assert metrics is not None
+    metrics = some(slow.metrics(*server_with(study, config, shape)))
     repeat = Repeat(0, simulator.workload.repeat_seed(0), 40, 40, 0, 10.0, metrics)
     ended = NOW + timedelta(minutes=number)
     return TrialOutcome(ended, ended, Provenance.MEASURED, "w0@node-1", CARD.name, {}, "", repeats=(repeat,))
@@ -114,8 +114,7 @@ def test_a_later_study_predicts_the_host_that_an_earlier_one_measured(store: Sto
     learn(store, "first")
     assert set(store.lessons_of("first")) == {(number, 0) for number in range(5)}
     later = spec("later")
-    learned = learned_host(store, later, INFO, ["node-1"])
-    assert learned is not None
+    learned = some(learned_host(store, later, INFO, ["node-1"]))
     assert learned.trials == 5
     assert learned.point["host_speed"] == pytest.approx(-0.5, abs=0.15)
     before, after = simulator_prior(later, INFO), simulator_prior(replace(later, learned=learned), INFO)
@@ -142,8 +141,7 @@ def test_other_hosts_versions_and_installations_learn_nothing(store: Store) -> N
     assert learned_host(store, spec("later"), INFO, ["node-2"]) is None
     assert learned_host(store, spec("later"), replace(INFO, version="0.25.1"), ["node-1"]) is None
     assert learned_host(store, spec("later"), replace(INFO, executable="/other"), ["node-1"]) is None
-    found = learned_in(store, "node-1", CARD, "0.15.1")
-    assert found is not None
+    found = some(learned_in(store, "node-1", CARD, "0.15.1"))
     assert found.trials == 2
     assert learned_in(store, None, CARD, "0.15.1") is None, this_host()
 
@@ -203,15 +201,13 @@ def test_a_study_predicts_with_its_own_trials_and_a_resumed_one_with_the_same(st
     run(store, "first", 5)
     notes: list[str] = []
     learner = HostLearner(store, spec("first"), INFO, notes.append)
-    found = learner.learned()
-    assert found is not None
+    found = some(learner.learned())
     assert found.trials == 5, "the first four wait for the GPU, and hardly move a prediction"
     assert found.point["host_speed"] == pytest.approx(-0.5, abs=0.15)
     assert learner.learned() is found
     assert notes == [f"predictions are corrected by {text.learned(found.to_dict())}"]
     learner.close()
-    stored = store.study("first")
-    assert stored is not None
+    stored = some(store.study("first"))
     assert stored.facts["learned"] == found.to_dict()
     again = HostLearner(store, spec("first"), INFO)
     resumed = again.learned()
@@ -242,8 +238,7 @@ class SlowMachine(StubEngine):
     """Measures what the simulator predicts beside a slow host."""
 
     def __init__(self, study: StudySpec) -> None:
-        simulator = simulator_of(replace(study, workload=study.searched_workload), H200_INFO)
-        assert simulator is not None
+        simulator = some(simulator_of(replace(study, workload=study.searched_workload), H200_INFO))
         self._slow = replace(simulator, platform=moved(simulator.platform, SLOW))
         self._study = study
         super().__init__(self._measure)
@@ -252,10 +247,8 @@ class SlowMachine(StubEngine):
         return H200_INFO
 
     def _measure(self, trial: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-        shape = self._study.space.context.model
-        assert shape is not None
-        metrics = self._slow.metrics(*server_with(self._study, trial.config, shape))
-        assert metrics is not None
+        shape = some(self._study.space.context.model)
+        metrics = some(self._slow.metrics(*server_with(self._study, trial.config, shape)))
         return {**metrics, "success_rate": 1.0}
 
 
@@ -356,8 +349,7 @@ def test_only_the_first_correction_is_waited_for(store: Store, tmp_path: Path, m
 
 def test_a_stopped_study_predicts_nothing(store: Store, tmp_path: Path) -> None:
     stop = threading.Event()
-    prior = LearnedPrior(slow_study(store, tmp_path), H200_INFO, stop=stop).prior
-    assert prior is not None
+    prior = some(LearnedPrior(slow_study(store, tmp_path), H200_INFO, stop=stop).prior)
     assert prior({}) is not None
     stop.set()
     assert prior({}) is None

@@ -14,17 +14,13 @@ import pytest
 from records.trials import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
-from tests.unit.processes.started import ROOT, Starter
+from tests.unit.processes.started import ROOT, Starter, classify
 from tuner.errors import TrialFailed
 from tuner.http import Reply
 from tuner.processes import readiness
 from tuner.processes.ports import FIRST_PORT, LAST_PORT, lease_port, port_answers, refuse_taken_port
 from tuner.processes.readiness import wait_ready
 from tuner.processes.supervisor import ServerProcess
-
-
-def _classify(phase: Phase, exit_code: int | None) -> Failure:
-    return Failure(FailureKind.ENGINE_CRASH, phase, "it died", exit_code=exit_code)
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def _serve(starter: Starter, port: int, **behaviour: object) -> ServerProcess:
 
 
 def _wait(process: ServerProcess, port: int, deadline_s: float = 240, cancelled: threading.Event | None = None) -> bool:
-    return wait_ready(process, "127.0.0.1", port, "the model", deadline_s, cancelled or threading.Event(), _classify)
+    return wait_ready(process, "127.0.0.1", port, "the model", deadline_s, cancelled or threading.Event(), classify)
 
 
 def _failure(

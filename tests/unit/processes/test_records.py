@@ -5,7 +5,6 @@ import mmap
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from records.trials import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
-from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
+from tests.unit.processes.started import (
+    OWNER,
+    Starter,
+    classify,
+    driver,
+    identity_of,
+    owner,
+    python,
+    until,
+    watchdogs,
+)
 from tuner.errors import TrialFailed
 from tuner.processes.family import (
     SHARED_MEMORY_FOLDER,
@@ -42,22 +50,6 @@ from tuner.processes.secrets import (
 )
 from tuner.processes.supervisor import ServerProcess
 
-_OWNER = """
-import json, os, sys, time
-from pathlib import Path
-from tuner.processes.supervisor import start_server
-from tuner.processes.records import ProcessRecords
-
-here, program = Path(sys.argv[1]), sys.argv[2]
-argv = [program, "serve", "m", "--port", "0"]
-process = start_server(argv, dict(os.environ), here / "log", here, ProcessRecords(here / "processes"), 0, "study/7")
-while "startup complete" not in (here / "log").read_text():
-    time.sleep(0.01)
-print(json.dumps([process.identity, *process.descendants()]), flush=True)
-time.sleep(60)
-"""
-
-
 _CHILD_WITHOUT_ENVIRONMENT = "import subprocess\nprint(subprocess.Popen(['/bin/sleep', '60'], env={}).pid, flush=True)"
 
 _CHILD_THAT_BLANKS_THE_BEGINNING_OF_ITS_ENVIRONMENT = """
@@ -71,12 +63,6 @@ if os.fork() == 0:
 """
 
 
-def _identity(pid: int) -> Identity:
-    seen = read_process(pid)
-    assert seen is not None
-    return seen.identity
-
-
 @pytest.fixture
 def bystander(tmp_path: Path) -> Iterator[Identity]:
     """A server of another user with the same name, in a session of its own."""
@@ -85,7 +71,7 @@ def bystander(tmp_path: Path) -> Iterator[Identity]:
     assert popen.stdout is not None
     while b"startup complete" not in popen.stdout.readline():
         assert popen.poll() is None
-    identity = _identity(popen.pid)
+    identity = identity_of(popen.pid)
     yield identity
     os.killpg(popen.pid, signal.SIGKILL)
     popen.wait()
@@ -95,7 +81,7 @@ def bystander(tmp_path: Path) -> Iterator[Identity]:
 def _dead() -> Identity:
     """Return the identity of a process that has ended."""
     popen = subprocess.Popen(["/bin/sleep", "60"])
-    identity = _identity(popen.pid)
+    identity = identity_of(popen.pid)
     popen.kill()
     popen.wait()
     return identity
@@ -115,26 +101,22 @@ def test_only_the_processes_of_a_killed_owner_are_ended(
 ) -> None:
     program = str(install_fake_vllm(tmp_path / "bin", **behaviour))
     bystanders = find_family(bystander, "none")
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(tmp_path), program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert owner.stdout is not None
-    left = {Identity(*pair) for pair in json.loads(owner.stdout.readline())}
-    (watchdog,) = watchdogs(tmp_path / "processes")
-    send_signal(watchdog, signal.SIGKILL)
-    until(lambda: not is_alive(watchdog))
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
-    assert len(left) == 2
-    assert all(is_alive(process) for process in left)
+    with driver() as above, owner(OWNER, tmp_path, program, json.dumps(identity_of(above.pid))) as (worker, left):
+        until(lambda: len(watchdogs(tmp_path / "processes")) == 1)
+        (watchdog,) = watchdogs(tmp_path / "processes")
+        send_signal(watchdog, signal.SIGKILL)
+        until(lambda: not is_alive(watchdog))
+        worker.kill()
+        worker.wait()
+        assert len(left) == 2
+        assert all(is_alive(process) for process in left)
 
-    (reaped,) = reap_orphans(tmp_path / "processes", grace_s=2)
+        (reaped,) = reap_orphans(tmp_path / "processes", grace_s=2)
 
+        assert not any(is_alive(process) for process in left)
     assert set(reaped.ended) == left
     assert reaped.survivors == ()
     assert reaped.record.label == "study/7"
-    assert not any(is_alive(process) for process in left)
     assert len(bystanders) == 2
     assert all(is_alive(process) for process in bystanders)
     assert reap_orphans(tmp_path / "processes") == []
@@ -166,7 +148,7 @@ def test_a_process_without_readable_environment_belongs_to_the_family_whose_file
         agent = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=inside)
         reader = subprocess.Popen(["/bin/sleep", "60"], env={"NAME": "value"}, stdout=inside)
         stranger = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=outside)
-    identities = [_identity(popen.pid) for popen in (agent, reader, stranger)]
+    identities = [identity_of(popen.pid) for popen in (agent, reader, stranger)]
 
     (reaped,) = reap_orphans(records.folder, grace_s=0)
     alive = [is_alive(identity) for identity in identities]
@@ -179,9 +161,16 @@ def test_a_process_without_readable_environment_belongs_to_the_family_whose_file
     assert not folder.exists()
 
 
-def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
+@pytest.mark.parametrize("recycled", ["process", "member", "boot"])
+def test_a_process_with_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity, recycled: str) -> None:
     records = ProcessRecords(tmp_path / "processes")
-    _forge(records, Identity(bystander.pid, bystander.started - 1))
+    earlier = Identity(bystander.pid, bystander.started - 1)
+    if recycled == "process":
+        _forge(records, earlier)
+    elif recycled == "member":
+        _forge(records, _dead(), members=(earlier,))
+    else:
+        _forge(records, bystander, boot="another boot")
 
     (reaped,) = reap_orphans(records.folder, grace_s=0.1)
 
@@ -194,9 +183,9 @@ def test_processes_of_a_session_with_a_recycled_id_are_not_ended(tmp_path: Path)
     code = f"{_CHILD_WITHOUT_ENVIRONMENT}\nimport time\ntime.sleep(60)"
     with subprocess.Popen(python(code), stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
-        child = _identity(int(leader.stdout.readline()))
+        child = identity_of(int(leader.stdout.readline()))
         records = ProcessRecords(tmp_path / "processes")
-        _forge(records, Identity(leader.pid, _identity(leader.pid).started - 1))
+        _forge(records, Identity(leader.pid, identity_of(leader.pid).started - 1))
 
         (reaped,) = reap_orphans(records.folder, grace_s=0.1)
         lives = is_alive(child)
@@ -206,20 +195,10 @@ def test_processes_of_a_session_with_a_recycled_id_are_not_ended(tmp_path: Path)
     assert lives
 
 
-def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
-    records = ProcessRecords(tmp_path / "processes")
-    _forge(records, _dead(), members=(Identity(bystander.pid, bystander.started + 1),))
-
-    (reaped,) = reap_orphans(records.folder, grace_s=0.1)
-
-    assert reaped.ended == ()
-    assert is_alive(bystander)
-
-
 def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tmp_path: Path) -> None:
     leader = starter("/bin/sh", "-c", "sleep 60 & echo $!")
     until(lambda: not leader.alive() and starter.output().endswith("\n"))
-    child = _identity(int(starter.output()))
+    child = identity_of(int(starter.output()))
     records = ProcessRecords(tmp_path / "others")
     record = _forge(records, leader.identity)
     os.waitpid(leader.pid, 0)
@@ -240,7 +219,7 @@ def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tm
 def test_a_group_without_leader_and_readable_environment_is_ended(starter: Starter, code: str) -> None:
     leader = starter(*python(code), ZZZ="something that stays")
     until(lambda: not leader.alive() and starter.output().endswith("\n"))
-    child = _identity(int(starter.output()))
+    child = identity_of(int(starter.output()))
     _forge(starter.records, leader.identity)
     os.waitpid(leader.pid, 0)
 
@@ -248,17 +227,6 @@ def test_a_group_without_leader_and_readable_environment_is_ended(starter: Start
 
     assert reaped.ended == (child,)
     assert not is_alive(child)
-
-
-def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Path, bystander: Identity) -> None:
-    records = ProcessRecords(tmp_path / "processes")
-    _forge(records, bystander, boot="another boot")
-
-    (reaped,) = reap_orphans(records.folder)
-
-    assert reaped.ended == ()
-    assert is_alive(bystander)
-    assert records.all() == []
 
 
 @pytest.mark.parametrize("place", ["host", "namespace"])
@@ -295,16 +263,11 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [f"{'a' * 32}.json"]
 
 
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_APIKEY", "my_password", "GCP_CREDENTIALS"]
-)
-def test_names_of_secrets(name: str) -> None:
-    assert is_secret_variable(name)
-
-
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS", "VLLM_CPU_KVCACHE_SPACE", "KEYBOARD"])
-def test_other_names(name: str) -> None:
-    assert not is_secret_variable(name)
+def test_names_of_variables() -> None:
+    secrets = ("HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "OPENAI_APIKEY", "my_password", "GCP_CREDENTIALS")
+    assert all(map(is_secret_variable, secrets))
+    others = ("TOKENIZERS_PARALLELISM", "VLLM_MAX_TOKENS", "VLLM_CPU_KVCACHE_SPACE", "KEYBOARD")
+    assert not any(map(is_secret_variable, others))
 
 
 def test_names_of_flags() -> None:
@@ -349,10 +312,6 @@ segment = SharedMemory(create=True, size=4096)
 print(segment.name, flush=True)
 time.sleep(60)
 """
-
-
-def _classify(phase: Phase, exit_code: int | None) -> Failure:
-    return Failure(FailureKind.ENGINE_CRASH, phase, "it died", exit_code=exit_code)
 
 
 def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
@@ -430,7 +389,7 @@ def test_segments_of_a_starting_server_are_recorded(starter: Starter) -> None:
     process = starter(*python(_MAKES_A_SEGMENT))
     cancelled = threading.Event()
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(wait_ready, process, "127.0.0.1", 1, "m", 240, cancelled, _classify)
+        waiting = pool.submit(wait_ready, process, "127.0.0.1", 1, "m", 240, cancelled, classify)
         until(lambda: starter.records.all()[0].segments)
         cancelled.set()
         assert isinstance(waiting.exception(), TrialFailed)

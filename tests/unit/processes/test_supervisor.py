@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -18,20 +16,26 @@ import pytest
 
 from records.trials import FailureKind, Phase
 from tests.fakes import install_fake_vllm
-from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
+from tests.unit.processes.started import OWNER, ROOT, Starter, driver, identity_of, owner, python, until, watchdogs
 from tuner.cancellation import STOP_S
 from tuner.errors import TrialFailed
 from tuner.processes.family import MARK, Identity, is_alive, read_process, send_signal
-from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
-from tuner.processes.supervisor import KEPT_BYTES, RUNNING_KEPT_BYTES, free_middle, shorten_log, start_server
+from tuner.processes.records import ProcessRecord, ProcessRecords
+from tuner.processes.supervisor import (
+    KEPT_BYTES,
+    RUNNING_KEPT_BYTES,
+    ServerProcess,
+    free_middle,
+    shorten_log,
+    start_server,
+)
 
 
-def _fake(starter: Starter, **behaviour: object) -> str:
-    return str(install_fake_vllm(starter.folder / "bin", **behaviour))
-
-
-def _serving(starter: Starter) -> bool:
-    return "startup complete" in starter.output()
+def _serving(starter: Starter, **behaviour: object) -> ServerProcess:
+    """Start a fake vLLM, and wait until it serves."""
+    process = starter(str(install_fake_vllm(starter.folder / "bin", **behaviour)), "serve", "m", "--port", "0")
+    until(lambda: "startup complete" in starter.output())
+    return process
 
 
 def test_the_record_is_on_disk_before_the_program_runs(starter: Starter) -> None:
@@ -170,39 +174,36 @@ def test_without_a_record_nothing_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_stop_ends_server_and_child_at_once_and_twice_is_fine(starter: Starter) -> None:
-    process = starter(_fake(starter), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
+@pytest.mark.parametrize(
+    ("behaviour", "patience_s", "least_s", "code"),
+    [
+        ({}, 60, 0.0, 0),
+        ({"sigterm": "ignore", "child_sigterm": "ignore"}, 0.2, 0.2, -signal.SIGKILL),
+        ({"child_sigterm": "ignore"}, 60, 0.0, 0),  # the child gets little time once the server is gone
+        ({"sigterm": "slow", "sigterm_s": 0.4}, 30, 0.4, 0),
+    ],
+    ids=["at once", "both ignore SIGTERM", "the child ignores SIGTERM", "the server takes its time"],
+)
+def test_stop_ends_server_and_child_and_twice_is_fine(
+    starter: Starter, behaviour: dict[str, object], patience_s: float, least_s: float, code: int
+) -> None:
+    process = _serving(starter, **behaviour)
     (child,) = process.descendants()
 
     begun = time.monotonic()
-    assert process.stop(60) == []
+    assert process.stop(patience_s) == []
 
-    assert time.monotonic() - begun < 30
+    assert least_s <= time.monotonic() - begun < 30
     assert not is_alive(child)
     assert not is_alive(process.identity)
-    assert process.exit_code() == 0
+    assert process.exit_code() == code
     assert starter.records.all() == []
     assert process.stop(60) == []
 
 
-def test_stop_kills_a_process_that_ignores_sigterm(starter: Starter) -> None:
-    process = starter(_fake(starter, sigterm="ignore", child_sigterm="ignore"), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
-    (child,) = process.descendants()
-
-    begun = time.monotonic()
-    assert process.stop(0.2) == []
-
-    assert 0.2 <= time.monotonic() - begun < 30
-    assert process.exit_code() == -signal.SIGKILL
-    assert not is_alive(child)
-
-
 @pytest.mark.parametrize("later_s", [0.0, 0.3])
 def test_a_cancellation_ends_the_patience_before_and_during_the_wait(starter: Starter, later_s: float) -> None:
-    process = starter(_fake(starter, sigterm="ignore", child_sigterm="ignore"), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
+    process = _serving(starter, sigterm="ignore", child_sigterm="ignore")
     cancelled = threading.Event()
     threading.Timer(later_s, cancelled.set).start()
 
@@ -213,30 +214,8 @@ def test_a_cancellation_ends_the_patience_before_and_during_the_wait(starter: St
     assert process.exit_code() == -signal.SIGKILL
 
 
-def test_a_child_that_ignores_sigterm_gets_little_time_once_the_server_is_gone(starter: Starter) -> None:
-    process = starter(_fake(starter, child_sigterm="ignore"), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
-    (child,) = process.descendants()
-
-    begun = time.monotonic()
-    assert process.stop(60) == []
-
-    assert time.monotonic() - begun < 30
-    assert process.exit_code() == 0
-    assert not is_alive(child)
-
-
-def test_the_server_has_its_time_to_stop(starter: Starter) -> None:
-    process = starter(_fake(starter, sigterm="slow", sigterm_s=0.4), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
-
-    assert process.stop(30) == []
-    assert process.exit_code() == 0
-
-
 def test_a_child_that_left_the_session_and_lost_its_parent_is_ended(starter: Starter) -> None:
-    process = starter(_fake(starter, child_setsid=True), "serve", "m", "--port", "0")
-    until(lambda: _serving(starter))
+    process = _serving(starter, child_setsid=True)
     (child,) = process.descendants()
     assert os.getsid(child.pid) == child.pid
 
@@ -314,23 +293,6 @@ END_S = 10.0
 MEMORY_MIB = 20
 """A watchdog has 14.5 MiB on Python 3.11, and 16 on 3.14."""
 
-_OWNER = """
-import json, os, sys, time
-from pathlib import Path
-from tuner.processes.family import Identity
-from tuner.processes.supervisor import start_server
-from tuner.processes.records import ProcessRecords
-
-here, program, driver = Path(sys.argv[1]), sys.argv[2], Identity(*json.loads(sys.argv[3]))
-argv = [program, "serve", "m", "--port", "0"]
-records = ProcessRecords(here / "processes", driver)
-process = start_server(argv, dict(os.environ), here / "log", here, records, 0, "study/7")
-while "startup complete" not in (here / "log").read_text():
-    time.sleep(0.01)
-print(json.dumps([process.identity, *process.descendants()]), flush=True)
-time.sleep(600)
-"""
-
 _CLIENT_OWNER = """
 import json, os, sys, time
 from pathlib import Path
@@ -345,34 +307,6 @@ time.sleep(600)
 """
 
 
-@contextmanager
-def owner(code: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], set[Identity]]]:
-    """Run a worker; yield it and the processes that it has started."""
-    words = [sys.executable, "-c", code, *map(str, arguments)]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as popen:
-        assert popen.stdout is not None
-        started = {Identity(*pair) for pair in json.loads(popen.stdout.readline())}
-        try:
-            yield popen, started
-        finally:
-            popen.kill()
-            for identity in started:
-                send_signal(identity, signal.SIGKILL)
-
-
-@contextmanager
-def driver() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["/bin/sleep", "600"]) as popen:
-        yield popen
-        popen.kill()
-
-
-def identity_of(pid: int) -> Identity:
-    state = read_process(pid)
-    assert state is not None
-    return state.identity
-
-
 def ignores(watchdog: Identity) -> bool:
     """Return whether the watchdog ignores the signals that end a terminal's or a service's processes: it has begun."""
     mask = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -384,7 +318,7 @@ def ignores(watchdog: Identity) -> bool:
 @pytest.mark.parametrize("killed", ["worker", "driver"])
 def test_a_family_ends_with_a_killed_owner(tmp_path: Path, killed: str) -> None:
     program = str(install_fake_vllm(tmp_path / "bin", sigterm="ignore", child_setsid=True, child_sigterm="ignore"))
-    with driver() as above, owner(_OWNER, tmp_path, program, json.dumps(identity_of(above.pid))) as (worker, started):
+    with driver() as above, owner(OWNER, tmp_path, program, json.dumps(identity_of(above.pid))) as (worker, started):
         assert len(started) == 2
         assert all(map(is_alive, started))
         begun = time.monotonic()
@@ -404,23 +338,6 @@ def test_a_benchmark_client_ends_with_its_killed_worker(tmp_path: Path) -> None:
         assert len(started) == 1
         worker.kill()
         until(lambda: not any(map(is_alive, started)), END_S)
-
-
-def test_without_its_watchdog_the_next_start_cleans_up(tmp_path: Path) -> None:
-    program = str(install_fake_vllm(tmp_path / "bin"))
-    with driver() as above, owner(_OWNER, tmp_path, program, json.dumps(identity_of(above.pid))) as (worker, started):
-        until(lambda: len(watchdogs(tmp_path / "processes")) == 1)
-        for watchdog in watchdogs(tmp_path / "processes"):
-            send_signal(watchdog, signal.SIGKILL)
-        until(lambda: not watchdogs(tmp_path / "processes"))
-        worker.kill()
-        worker.wait()
-        assert all(map(is_alive, started))
-
-        (reaped,) = reap_orphans(tmp_path / "processes", grace_s=2)
-
-        assert set(reaped.ended) == started
-        assert not any(map(is_alive, started))
 
 
 def test_a_killed_watchdog_is_started_again_with_the_next_process(starter: Starter) -> None:

@@ -10,6 +10,7 @@ import pytest
 from records.trials import Provenance, StudyRecord, TrialKind, TrialRecord
 from search_spaces import Price
 from tests.recorded import MIX, recorded_study
+from tests.some import some
 from tests.unit.cli.studies import GOALS, NOW, study_start, trial
 from tuner.cli.output.progress.lines import opening_lines
 from tuner.quality.examiner import changed_answers
@@ -71,8 +72,7 @@ def test_each_class_has_its_metrics_with_ratios_and_slos() -> None:
     s² = 4 (0.005)² with one degree of freedom, and s = 0.01. The half-width is t(0.975, 1) s sqrt(2 / 2) = 0.12706;
     0.5 exp(±0.12706) is 0.440 to 0.568.
     """
-    table = classes_grid(findings(*TWO_ROUNDS))
-    assert table is not None
+    table = some(classes_grid(findings(*TWO_ROUNDS)))
     assert [column.heading for column in table.columns][:4] == ["class", "metric", "defaults #0", "#1"]
     assert table.rows == [
         ["chat", "goodput", "2 req/s", "3 req/s", "×1.500", "1.408 to 1.598", "", ""],
@@ -107,21 +107,18 @@ def test_an_slo_is_met_where_it_holds_in_every_round(
         for number, values in enumerate((defaults, other))
         for round_, value in enumerate(values, 1)
     ]
-    table = classes_grid(findings(measured(0, 0), measured(1, 0), *rounds))
-    assert table is not None
+    table = some(classes_grid(findings(measured(0, 0), measured(1, 0), *rounds)))
     assert table.rows[0][0:2] == ["chat", "p95_ttft_ms"]
     assert table.rows[0][-1] == met
 
 
 def test_without_rounds_it_is_the_search_without_intervals() -> None:
-    table = classes_grid(findings(*TWO_ROUNDS[:2], contenders=[]))
-    assert table is not None
+    table = some(classes_grid(findings(*TWO_ROUNDS[:2], contenders=[])))
     assert table.rows[0] == ["chat", "p95_ttft_ms", "100", "10", "×0.100", "", "<300", "both"]
 
 
 def test_slos_of_classes_are_in_one_table_only() -> None:
-    table = comparison_grid(findings(*TWO_ROUNDS))
-    assert table is not None
+    table = some(comparison_grid(findings(*TWO_ROUNDS)))
     assert [row[0] for row in table.rows] == ["score", "goodput", "docs.p99_ttft_ms", "success_rate"]
 
 
@@ -261,8 +258,7 @@ def engine_findings(*contenders: dict[str, Any], defaults: dict[str, Any] = DEFA
 
 
 def test_each_engine_has_its_best_configuration_the_best_first() -> None:
-    found = engines_grid(engine_findings(contender(1, 1.2), contender(2, 0.9), contender(3, 1.4)))
-    assert found is not None
+    found = some(engines_grid(engine_findings(contender(1, 1.2), contender(2, 0.9), contender(3, 1.4))))
     assert [row[:4] for row in found.rows] == [
         ["llama.cpp", "#3", "1.400", "1.300 to 1.500"],
         ["vllm", "#0", "1.000", ""],
@@ -271,8 +267,7 @@ def test_each_engine_has_its_best_configuration_the_best_first() -> None:
 
 
 def test_an_excluded_configuration_ranks_no_engine() -> None:
-    found = engines_grid(engine_findings(contender(2, 1.1), contender(3, 1.4, "it misses p99_ttft_ms<500")))
-    assert found is not None
+    found = some(engines_grid(engine_findings(contender(2, 1.1), contender(3, 1.4, "it misses p99_ttft_ms<500"))))
     assert [row[:2] for row in found.rows] == [["vllm", "#2"], ["llama.cpp", "none"]]
     assert found.faint == {1}
 

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from threadpoolctl import threadpool_info
 
 from records.trials import Failure
+from tests.some import some
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.sampler.acquisition import (
     PREDICTED_NEXT,
@@ -82,8 +83,7 @@ def test_several_objectives_are_weighted(weights: list[float], best: int) -> Non
     sampler = ResidualSampler(space, weights=weights, seed=1)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     study.optimize(lambda trial: (speed(config := space(trial)), float(config["batch"])), n_trials=25)
-    recommended = sampler.recommend(study)
-    assert recommended is not None
+    recommended = some(sampler.recommend(study))
     assert best / 1.5 < recommended.params["batch"] < best * 1.5
 
 
@@ -136,8 +136,7 @@ def test_the_recommended_trial_satisfies_its_constraint() -> None:
         config = space(trial)
         trial.set_constraint("tpot", config["batch"] / 100 - 1)
         study.tell(trial, speed(config))
-    recommended = recommended_trial(study)
-    assert recommended is not None
+    recommended = some(recommended_trial(study))
     assert recommended.params["batch"] <= 100
     assert speed(recommended.params) > 0.8 * 1500 * 100 / 256
 
@@ -148,8 +147,7 @@ def test_an_infinite_value_is_not_recommended() -> None:
         trial = study.ask()
         space(trial)
         study.tell(trial, value)
-    recommended = recommended_trial(study)
-    assert recommended is not None
+    recommended = some(recommended_trial(study))
     assert recommended.number == 2
 
 

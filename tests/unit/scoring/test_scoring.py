@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
+from tests.some import some
 from tests.unit.cli.studies import GOALS, out_of_memory, trial
 from tuner.errors import SettingError
 from tuner.scoring import front as fronts
@@ -112,15 +113,13 @@ def test_slo_reads_back() -> None:
 
 def test_absent_metric_passes_no_slo() -> None:
     goals = Goals(PUBLISHED[:1], (parse_slo("p99_ttft_ms<2000"),), PUBLISHED)
-    verdict = goals.verdict(outcome(output_throughput=10.0), BASE)
-    assert verdict is not None
+    verdict = some(goals.verdict(outcome(output_throughput=10.0), BASE))
     assert not verdict.feasible
 
 
 def test_failure_of_the_configuration_is_a_constraint_without_values() -> None:
     goals = Goals(PUBLISHED[:3], (), PUBLISHED)
-    verdict = goals.verdict(outcome(Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")), BASE)
-    assert verdict is not None
+    verdict = some(goals.verdict(outcome(Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")), BASE))
     assert verdict.constraints == {FAILED: 10.0}
     assert set(verdict.values.values()) == {None}
     assert verdict.score is None
@@ -154,8 +153,7 @@ def test_the_success_rate_counts_every_request_of_all_repeats() -> None:
     result = TrialOutcome(now, now, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats)
     assert result.metric("success_rate") == pytest.approx(29 / 30)
     goals = Goals((), (parse_slo("success_rate>=1"),), ())
-    verdict = goals.verdict(result, None)
-    assert verdict is not None
+    verdict = some(goals.verdict(result, None))
     assert not verdict.feasible
 
 
@@ -202,8 +200,7 @@ EXTREMES = (5e-324, 1e-300, 1.0, 1e300, 1.7e308, math.inf, -math.inf, math.nan, 
 def test_a_score_is_finite_whatever_the_values(metric: str, value: float | None, base: float | None) -> None:
     objectives = [parse_objective(f"{metric}:1e9"), parse_objective("success_rate:1e-320")]
     runs: list[dict[str, float | None]] = [{metric: value, "success_rate": 1.0}, {metric: base, "success_rate": 1.0}]
-    relative = score(runs[0], runs[1], objectives)
-    assert relative is not None
+    relative = some(score(runs[0], runs[1], objectives))
     assert math.isfinite(relative)
     assert relative > 0
     assert all(math.isfinite(each) for each in log_scores(runs, objectives))
@@ -231,8 +228,7 @@ def test_interval_by_hand_for_two_configurations() -> None:
     # Differences 0.1, 0.2, 0.3: mean 0.2. For two rows the residuals are +-(d - mean)/2, so their squares add up to
     # 2 * 2 * 0.05**2 = 0.01 over (2-1)(3-1) = 2 degrees: s2 = 0.005. t(0.975, 2) = 4.302653.
     # Half-width = 4.302653 * sqrt(2 * 0.005 / 3) = 0.248414: the classical paired t interval.
-    noise = noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]])
-    assert noise is not None
+    noise = some(noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]]))
     assert noise.degrees == 2
     assert noise.deviation**2 == pytest.approx(0.005)
     result = paired_ratio([0.1, 0.2, 0.3], noise, 1)
@@ -254,16 +250,14 @@ def test_more_finalists_widen_the_interval_for_the_choice_and_share_the_variance
 
 def test_the_noise_of_several_groups_is_pooled() -> None:
     # 0.01 with 2 degrees, as above, and no residual with 2 more: s2 = 0.0025.
-    noise = noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])
-    assert noise is not None
+    noise = some(noise_within([[0.0, 0.0, 0.0], [0.1, 0.2, 0.3]], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]))
     assert noise.degrees == 4
     assert noise.deviation == pytest.approx(0.05)
 
 
 def test_a_configuration_that_lacks_a_round_counts_in_the_others() -> None:
     # Without the last value 0.3 the differences are 0.1 and 0.2: squares 4 * 0.025**2 over 5 - 4 = 1 degree.
-    noise = residual_noise({(0, 0): 0.0, (0, 1): 0.0, (0, 2): 7.0, (1, 0): 0.1, (1, 1): 0.2})
-    assert noise is not None
+    noise = some(residual_noise({(0, 0): 0.0, (0, 1): 0.0, (0, 2): 7.0, (1, 0): 0.1, (1, 1): 0.2}))
     assert noise.degrees == 1
     assert noise.deviation == pytest.approx(0.05)
 
@@ -288,9 +282,7 @@ def test_one_round_gives_a_ratio_and_no_interval() -> None:
 
 def test_ratios_are_finite_whatever_the_rounds() -> None:
     ratio = paired_ratio([1400.0, -1400.0], Noise(1000.0, 1), 1)
-    assert ratio.low is not None
-    assert ratio.high is not None
-    assert 0 < ratio.low <= ratio.ratio <= ratio.high < math.inf
+    assert 0 < some(ratio.low) <= ratio.ratio <= some(ratio.high) < math.inf
 
 
 def test_without_two_configurations_and_rounds_there_is_no_noise() -> None:
@@ -419,18 +411,16 @@ def test_rounds_replace_the_search_and_are_relative_to_the_reference_in_the_same
 
 def test_the_noise_of_repeats_is_the_interval_of_a_single_measurement() -> None:
     one = trial(0)
-    assert one.outcome is not None
     repeats = tuple(
         Repeat(index, index, 100, 100, 0, 40.0, {"output_throughput": value, "p99_tpot_ms": 10.0})
         for index, value in enumerate((1000.0, 1000.0 * math.e**0.02))
     )
-    reference = replace(one, outcome=replace(one.outcome, repeats=repeats))
+    reference = replace(one, outcome=replace(some(one.outcome), repeats=repeats))
     point = front([reference, trial(1, 1200.0)], 0, BOTH)[1].metrics["output_throughput"]
     # s = 0.02 / sqrt(2), one degree: t(0.975, 1) = 12.7062, so the half-width is 12.7062 * 0.0141421 * sqrt(1 + 1/2).
     half = 12.7062 * 0.0141421 * math.sqrt(1.5)
     assert point.ratio == pytest.approx(1.2 / math.e**0.01)
-    assert point.high is not None
-    assert math.log(point.high / (point.ratio or 1)) == pytest.approx(half, abs=1e-4)
+    assert math.log(some(point.high) / (point.ratio or 1)) == pytest.approx(half, abs=1e-4)
 
 
 def test_other_weights_choose_another_trial() -> None:

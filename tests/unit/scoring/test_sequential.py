@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.some import some
 from tuner.scoring.sequential import (
     LEAST_SPREAD,
     SPREAD_FACTOR,
@@ -59,32 +60,27 @@ def test_the_finals_take_half_of_the_searchs_measurements_or_what_three_configur
 
 
 def test_a_form_that_is_surely_as_good_is_the_target_and_needs_two_rounds() -> None:
-    before = plan(arms([0.0, 0.3, 0.3], 0.004), [], 0.01)
-    assert before is not None
+    before = some(plan(arms([0.0, 0.3, 0.3], 0.004), [], 0.01))
     assert (before.target, before.settled) == (2, False)
     assert before.arms == (0, 2, 1)
     rounds = [{0: 0.0, 1: 0.3, 2: 0.3}] * 2
-    after = plan(arms([0.0, 0.3, 0.3], 0.004), rounds, 0.001)
-    assert after is not None
+    after = some(plan(arms([0.0, 0.3, 0.3], 0.004), rounds, 0.001))
     assert (after.target, after.settled) == (2, True)
 
 
 def test_a_form_that_surely_loses_is_never_measured() -> None:
-    found = plan(arms([0.0, 0.3, 0.1], 0.004), [], 0.01)
-    assert found is not None
+    found = some(plan(arms([0.0, 0.3, 0.1], 0.004), [], 0.01))
     assert (found.target, found.arms) == (1, (0, 1))
 
 
 def test_a_form_that_may_be_as_good_is_measured_beside_the_target() -> None:
-    found = plan(arms([0.0, 0.3, 0.2], 0.05), [], 0.01)
-    assert found is not None
+    found = some(plan(arms([0.0, 0.3, 0.2], 0.05), [], 0.01))
     assert (found.target, found.arms, found.settled) == (1, (0, 1, 2), False)
 
 
 def test_a_form_that_hardly_saves_a_flag_is_not_measured() -> None:
     # It is as good with a probability of 0.15, and has one flag less: 0.15 flags are saved on average.
-    found = plan(arms([0.0, 0.3, 0.2], 0.03, flags=(0, 4, 3)), [], 0.01)
-    assert found is not None
+    found = some(plan(arms([0.0, 0.3, 0.2], 0.03, flags=(0, 4, 3)), [], 0.01))
     assert (found.target, found.arms, found.settled) == (1, (0, 1), False)
 
 
@@ -125,8 +121,7 @@ def test_a_loss_in_rounds_that_their_noise_explains_is_drawn_to_none() -> None:
     # The difference has the prior variance 2 · 0.05² and six rounds' 2 · 0.03² / 6: L = 0.02 · 0.005 / 0.0053 = 0.0189
     # with s² = 0.000283. Of three flags J do something: with P(0) = 0.343 and φ(L; s) = 12.6, P(1) = 0.441 and
     # φ = 3.87, P(2) = 0.189 and φ = 2.78, P(3) = 0.027 and φ = 2.28, some do with 0.346.
-    found = plan(arms([0.0, 0.3, 0.3], 0.05), [{0: 0.0, 1: 0.3, 2: 0.28}] * 6, 0.03)
-    assert found is not None
+    found = some(plan(arms([0.0, 0.3, 0.3], 0.05), [{0: 0.0, 1: 0.3, 2: 0.28}] * 6, 0.03))
     assert found.losses[2] == pytest.approx(0.0189 * 0.346 * 0.98, rel=0.02)
 
 

@@ -20,6 +20,7 @@ from records.trials import (
     Verdict,
 )
 from search_spaces import JoinedSpace, join, load_space
+from tests.some import some
 from tests.unit.search_spaces.test_joined_space import LLAMA, VLLM
 from tests.unit.study.conftest import Bench
 from tuner.confidence import t_quantile
@@ -61,8 +62,7 @@ def test_a_gain_beyond_the_noise_wins() -> None:
     ratio = found.finalists[0].metrics["output_throughput"]
     assert ratio.ratio == pytest.approx(1.2, abs=0.002)
     # Throughput weighs 40 and success 10 of 50, success is equal: the score's gain is 1.2 ** 0.8.
-    assert found.finalists[0].score is not None
-    assert found.finalists[0].score.ratio == pytest.approx(1.2**0.8, abs=0.002)
+    assert some(found.finalists[0].score).ratio == pytest.approx(1.2**0.8, abs=0.002)
 
 
 def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
@@ -73,8 +73,7 @@ def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
     assert found.confirmed
     [score] = [each.score for each in found.finalists]
     assert score is not None
-    assert score.high is not None
-    excluded = f"gains above {100 * (score.high - 1):.1f} % are excluded with 97.5 % confidence"
+    excluded = f"gains above {100 * (some(score.high) - 1):.1f} % are excluded with 97.5 % confidence"
     assert found.reason == (
         f"keep the defaults: no finalist is better beyond the noise "
         f"(the best finalist's score is {score.ratio:.3f}; {excluded})"
@@ -154,8 +153,7 @@ def test_a_metric_is_compared_in_the_same_rounds_as_the_score() -> None:
     later = [each for each in second if each.round > 2]
     found = conclude(GOALS, [*finalists, *first, *later], finalists, "finals")
     [three] = [each for each in found.finalists if each.number == 3]
-    assert three.score is not None
-    assert (three.score.rounds, three.metrics["output_throughput"].rounds) == (4, 4)
+    assert (some(three.score).rounds, three.metrics["output_throughput"].rounds) == (4, 4)
     # Twice 120 and twice 130 of 100.
     assert three.metrics["output_throughput"].ratio == pytest.approx((1.2 * 1.3) ** 0.5)
 
@@ -172,9 +170,8 @@ def test_missing_an_slo_in_one_round_disqualifies() -> None:
 def test_failing_in_a_round_disqualifies() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
     failed = record(3, [150.0], 2)
-    assert failed.outcome is not None
     crash = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "boom")
-    failed = replace(failed, outcome=replace(failed.outcome, failure=crash, repeats=()))
+    failed = replace(failed, outcome=replace(some(failed.outcome), failure=crash, repeats=()))
     found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
     assert found.finalists[0].disqualified == "failed in round 2: engine_crash"
     assert found.winner == 0
@@ -204,9 +201,8 @@ def test_where_only_the_defaults_are_disqualified_the_first_remaining_finalist_w
 
 def failed_defaults() -> TrialRecord:
     defaults = record(0, [100.0])
-    assert defaults.outcome is not None
     failure = Failure(FailureKind.KV_CACHE_TOO_SMALL, Phase.READY, "no memory")
-    return replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
+    return replace(defaults, outcome=replace(some(defaults.outcome), failure=failure, repeats=()))
 
 
 def test_where_the_defaults_failed_the_first_finalist_is_the_reference_of_the_rounds() -> None:
@@ -220,9 +216,8 @@ def test_where_the_defaults_failed_the_first_finalist_is_the_reference_of_the_ro
     )
     [other] = found.finalists
     assert other.number == 4
-    assert other.score is not None
     # Throughput weighs 40 and success 10 of 50, success is equal.
-    assert other.score.ratio == pytest.approx((149 * 153 * 147 / 150 / 152 / 148) ** (0.8 / 3))
+    assert some(other.score).ratio == pytest.approx((149 * 153 * 147 / 150 / 152 / 148) ** (0.8 / 3))
 
 
 def test_where_the_defaults_failed_another_finalist_wins_if_it_is_better_beyond_the_noise() -> None:
@@ -269,8 +264,7 @@ def test_a_throughput_of_zero_counts_as_a_hundredth_of_the_lowest_other() -> Non
     # Round 1: 0 counts as 100 / 100 = 1. Throughput weighs 40 of 50: ratios 0.01 ** 0.8 and 1, mean of logs half.
     finalists = [record(0, [100.0]), record(3, [100.0], score=1.0)]
     found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [0, 100]))], finalists, "finals")
-    assert found.finalists[0].score is not None
-    assert found.finalists[0].score.ratio == pytest.approx(0.01**0.4)
+    assert some(found.finalists[0].score).ratio == pytest.approx(0.01**0.4)
 
 
 def test_without_rounds_the_best_trial_is_unconfirmed() -> None:
@@ -282,9 +276,8 @@ def test_without_rounds_the_best_trial_is_unconfirmed() -> None:
 
 def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
     defaults = record(0, [100.0], score=None)
-    assert defaults.outcome is not None
     failure = Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")
-    defaults = replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
+    defaults = replace(defaults, outcome=replace(some(defaults.outcome), failure=failure, repeats=()))
     best = record(3, [150.0], score=1.5)
     found = conclude(
         GOALS, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
@@ -358,8 +351,7 @@ def test_the_defaults_of_vllm_are_no_llama_cpp_without_its_flag(both: JoinedSpac
 
 
 def test_the_last_flag_of_another_engine_may_go_too(both: JoinedSpace) -> None:
-    form = without_flags(both, trial(12, WINNER), ["llama.cpp.ctx_size"])
-    assert form is not None
+    form = some(without_flags(both, trial(12, WINNER), ["llama.cpp.ctx_size"]))
     assert (form.config, form.label) == (ENGINE, "#12 with 0 of 1 flags")
     assert without_flags(both, trial(3, {"vllm.enforce_eager": True}), ["vllm.enforce_eager"]) is None
 
@@ -391,8 +383,7 @@ def test_the_interval_pools_the_variance_of_all_configurations() -> None:
 def test_the_nearest_of_the_rounds_has_its_distance_to_each_slo() -> None:
     searched = [missing(1, 100), missing(2, 200), missing(3, 45)]
     cells = [record(number, [100.0], round_, tpot) for number, tpot in ((1, 100.0), (2, 200.0)) for round_ in (1, 2)]
-    found = nearest_of(GOALS, [*searched, *cells], "finals")
-    assert found is not None
+    found = some(nearest_of(GOALS, [*searched, *cells], "finals"))
     assert found.number == 1
     [distance] = found.slos
     assert distance.slo == "p99_tpot_ms<50"
@@ -409,8 +400,7 @@ def slow(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
 
 def test_the_nearest_is_measured_again_and_a_continued_study_measures_nothing_again(bench: Bench) -> None:
     known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (8, 16))
-    conclusion = bench.run(slow, trials=3, enqueue=known).conclusion
-    assert conclusion is not None
+    conclusion = some(bench.run(slow, trials=3, enqueue=known).conclusion)
     assert (conclusion.winner, conclusion.exported, conclusion.confirmed) == (None, 2, True)
     assert conclusion.nearest is not None
     assert {each.slo: each.excess for each in conclusion.nearest.slos} == {
@@ -428,6 +418,5 @@ def test_one_that_meets_the_slos_in_every_round_wins_after_all(bench: Bench) -> 
     def slow_in_the_search(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return {"success_rate": 1.0, "p99_tpot_ms": 10.0 if spec.round else 60.0, "output_throughput": 500.0}
 
-    conclusion = bench.run(slow_in_the_search, trials=3).conclusion
-    assert conclusion is not None
+    conclusion = some(bench.run(slow_in_the_search, trials=3).conclusion)
     assert (conclusion.winner, conclusion.keep_defaults, conclusion.nearest) == (0, True, None)

@@ -22,6 +22,7 @@ from records.trials import (
     Verdict,
 )
 from storage.store import Store
+from tests.some import some
 from tests.unit.study.conftest import Bench
 from tuner.sampler.flag_effects import Elimination, ReductionStep
 from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR
@@ -118,8 +119,7 @@ def play(finals: Finals) -> tuple[list[list[int]], int]:
 
 def test_a_form_that_is_surely_as_good_is_measured_beside_its_finalist_and_then_in_rounds(bench: Bench) -> None:
     finals = Finals(bench, [AB], SCORES, SCORES, spread=0.004)
-    step = finals.contest.step(0)
-    assert step is not None
+    step = some(finals.contest.step(0))
     assert [(form.label, dict(form.config)) for form in step.forms] == [("#1 again", AB), ("#1 with 1 of 2 flags", A)]
     assert finals.take(step, 0) == 0
     assert play(finals) == ([[0, 5, 1]], 2)
@@ -158,12 +158,10 @@ def test_once_a_form_has_failed_those_are_tried_that_keep_half_of_what_it_lacks(
 def test_the_single_trial_of_a_form_counts(bench: Bench) -> None:
     """The prior of the loss is 0 ± 0.07, the single trials measure 0.2 ± 0.035: no round measures the form."""
     finals = Finals(bench, [AB], {"a": 0.1, "b": 0.2}, SCORES, spread=0.05)
-    step = finals.contest.step(0)
-    assert step is not None
+    step = some(finals.contest.step(0))
     assert [form.config for form in step.forms] == [AB, A]
     finals.take(step, 0)
-    following = finals.contest.step(0)
-    assert following is not None
+    following = some(finals.contest.step(0))
     assert [record.number for record in following.group] == [0, 1]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from records.trials import Config, Failure, FailureKind, Phase, TrialKind
 from search_spaces import Context, ResolvedSpace, hardware_named, load_space
+from tests.some import some
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.errors import SettingError, UserError
@@ -30,8 +31,7 @@ def noisy_peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | F
     """`peak_at_16`, ± 0.5 % from launch to launch."""
     known = peak_at_16(spec, index)
     assert isinstance(known, dict)
-    throughput = known["output_throughput"]
-    assert throughput is not None
+    throughput = some(known["output_throughput"])
     return {**known, "output_throughput": throughput * (1.0 + 0.005 * ((7 * spec.number + 5 * spec.round) % 3 - 1))}
 
 
@@ -40,8 +40,7 @@ def test_a_flag_without_effect_is_not_exported_and_a_continued_study_measures_no
     trials = {record.number: record for record in bench.records() if not record.round}
     assert {record.kind for number, record in trials.items() if number > 1} == {TrialKind.REDUCED}
     assert result.conclusion is not None
-    assert result.conclusion.winner is not None
-    assert dict(trials[result.conclusion.winner].config) == {"max_num_seqs": 16}
+    assert dict(trials[some(result.conclusion.winner)].config) == {"max_num_seqs": 16}
     [effect] = result.conclusion.flag_effects
     assert (effect.name, effect.value, effect.default, effect.rounds) == ("max_num_seqs", 16, 32, 2)
     assert effect.ratio == pytest.approx(1.5 ** (4 / 7), rel=0.01)  # throughput has the weight 40 of 70
@@ -59,8 +58,7 @@ def test_a_flag_without_effect_is_not_exported_and_a_continued_study_measures_no
 
 def test_a_flag_without_which_the_gain_is_lost_stays(bench: Bench) -> None:
     result = bench.run(needs_both, trials=2, enqueue=(BOTH,), reduce=True)
-    assert result.conclusion is not None
-    assert result.conclusion.winner == 1
+    assert some(result.conclusion).winner == 1
     records = bench.records()
     single = [record.label for record in records if record.kind is TrialKind.REDUCED]
     assert single == ["#1 again", "#1 with 1 of 2 flags", "#1 with 1 flag, without max_num_seqs"]
@@ -75,8 +73,7 @@ def test_a_flag_without_which_the_server_fails_stays(bench: Bench) -> None:
         return noisy_peak_at_16(spec, index)
 
     result = bench.run(fails_alone, trials=2, enqueue=(BOTH,), reduce=True)
-    assert result.conclusion is not None
-    assert result.conclusion.winner == 1
+    assert some(result.conclusion).winner == 1
 
 
 def test_the_winner_of_a_study_whose_defaults_fail_is_reduced_too(bench: Bench) -> None:
@@ -88,8 +85,7 @@ def test_the_winner_of_a_study_whose_defaults_fail_is_reduced_too(bench: Bench) 
     result = bench.run(fails_by_default, trials=2, enqueue=(BOTH,), reduce=True)
     trials = {record.number: record for record in bench.records() if not record.round}
     assert result.conclusion is not None
-    assert result.conclusion.winner is not None
-    assert dict(trials[result.conclusion.winner].config) == {"max_num_seqs": 16}
+    assert dict(trials[some(result.conclusion.winner)].config) == {"max_num_seqs": 16}
     assert result.conclusion.reference == 1
     assert "the defaults failed (out_of_memory_startup)" in result.conclusion.reason
     assert bench.run(fails_by_default, trials=2, enqueue=(BOTH,), reduce=True).conclusion == result.conclusion
@@ -97,8 +93,7 @@ def test_the_winner_of_a_study_whose_defaults_fail_is_reduced_too(bench: Bench) 
 
 def test_without_a_reduction_the_best_score_wins(bench: Bench) -> None:
     result = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=False)
-    assert result.conclusion is not None
-    assert result.conclusion.winner == 1
+    assert some(result.conclusion).winner == 1
     assert all(record.kind is not TrialKind.REDUCED for record in bench.records())
 
 
@@ -108,8 +103,7 @@ def test_the_only_flag_of_a_winner_has_the_effect_that_its_rounds_measured(bench
     assert result.conclusion is not None
     [effect] = result.conclusion.flag_effects
     assert (effect.name, effect.rounds) == ("max_num_seqs", 3)
-    score = next(each.score for each in result.conclusion.finalists if each.number == result.conclusion.winner)
-    assert score is not None
+    score = some(next(each.score for each in result.conclusion.finalists if each.number == result.conclusion.winner))
     assert (effect.ratio, effect.low, effect.high) == pytest.approx((score.ratio, score.low, score.high))
 
 
@@ -176,8 +170,7 @@ def test_scores_and_rounds_are_relative_to_the_baseline(bench: Bench) -> None:
     # Throughput weighs 40 of 70: 1001, 1340 and 1500 tok/s against 1340.
     scores = [record.verdict.score for record in searched if record.verdict]
     assert scores == pytest.approx([(1001 / 1340) ** (4 / 7), 1.0, (1500 / 1340) ** (4 / 7)])
-    assert searched[1].outcome is not None
-    assert len(searched[1].outcome.repeats) == 3  # as often as the defaults
+    assert len(some(searched[1].outcome).repeats) == 3  # as often as the defaults
     assert conclusion is not None
     assert (conclusion.winner, conclusion.reference) == (2, 1)
     assert conclusion.reason.startswith("trial 2 is better than the baseline beyond the noise")
@@ -185,8 +178,7 @@ def test_scores_and_rounds_are_relative_to_the_baseline(bench: Bench) -> None:
 
 
 def test_without_anything_better_the_baseline_stays(bench: Bench) -> None:
-    conclusion = bench.run(peak_at_16, trials=2, baseline=Enqueued("baseline", {"max_num_seqs": 16})).conclusion
-    assert conclusion is not None
+    conclusion = some(bench.run(peak_at_16, trials=2, baseline=Enqueued("baseline", {"max_num_seqs": 16})).conclusion)
     assert (conclusion.winner, conclusion.keeps, conclusion.keep_defaults) == (1, "baseline", False)
     assert conclusion.reason == "keep the baseline: no trial of the search has a higher score"
 
@@ -197,8 +189,7 @@ def test_where_the_defaults_fail_the_baseline_takes_their_place(bench: Bench) ->
 
         return peak_at_16(spec, index) if spec.config else Failure(FailureKind.ENGINE_CRASH, Phase.READY, "boom")
 
-    conclusion = bench.run(no_defaults, trials=3, enqueue=(AT_16,), baseline=AT_8).conclusion
-    assert conclusion is not None
+    conclusion = some(bench.run(no_defaults, trials=3, enqueue=(AT_16,), baseline=AT_8).conclusion)
     assert (conclusion.winner, conclusion.reference) == (2, 1)
     assert conclusion.reason.endswith("; the defaults failed (engine_crash)")
 
@@ -226,8 +217,7 @@ def without_sequences(spec: TrialSpec, index: int) -> dict[str, float | None] | 
 def test_failed_defaults_end_the_study_with_the_reason(bench: Bench) -> None:
     result = bench.run(out_of_memory, trials=20)
     assert (result.ending, result.conclusion) == (RunEnding.DEFAULTS_FAILED, None)
-    assert result.reason is not None
-    assert result.reason.message == REMEDY
+    assert some(result.reason).message == REMEDY
     assert len(bench.records()) == 1
 
 
@@ -246,8 +236,7 @@ def test_the_same_command_ends_at_once_and_a_configuration_that_works_continues(
 def test_the_study_ends_once_everything_given_has_failed(bench: Bench) -> None:
     result = bench.run(out_of_memory, trials=20, baseline=N8, enqueue=(AT_16,))
     assert result.ending is RunEnding.DEFAULTS_FAILED
-    assert result.reason is not None
-    assert result.reason.message == REMEDY
+    assert some(result.reason).message == REMEDY
     assert [record.label for record in bench.records()] == ["defaults", "n8", "n16"]
 
 
@@ -328,9 +317,8 @@ def test_a_study_measures_its_best_configuration_without_each_flag(bench: Bench)
     assert {record.kind for record in first[2:]} == {TrialKind.ENQUEUED}
     ablation = next(plan for plan in bench.listener.stages if plan.stage is Stage.ABLATION)
     assert ablation.subjects == ("#1 without max_num_seqs", "#1 without block_size")
-    assert result.conclusion is not None
     # The rounds measure the effects. Without block_size nothing differs at all, which gives no interval and no effect.
-    (effect,) = result.conclusion.flag_effects
+    (effect,) = some(result.conclusion).flag_effects
     assert (effect.name, effect.rounds) == ("max_num_seqs", 3)
     assert (effect.value, effect.default) == (16, 32)
     assert effect.ratio == pytest.approx(1.5 ** (4 / 7), rel=0.01)  # throughput has the weight 40 of 70
@@ -340,13 +328,11 @@ def test_a_better_configuration_of_the_ablation_wins(bench: Bench) -> None:
     def blocks_cost(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         figures = peak_at_16(spec, index)
         assert isinstance(figures, dict)
-        rate = figures["output_throughput"]
-        assert rate is not None
+        rate = some(figures["output_throughput"])
         return {**figures, "output_throughput": rate * (0.9 if spec.config.get("block_size") == 32 else 1.0)}
 
     result = bench.run(blocks_cost, trials=2, enqueue=(KNOWN,), ablate=True)
-    assert result.conclusion is not None
-    assert result.conclusion.winner == 3
+    assert some(result.conclusion).winner == 3
     winner = next(record for record in bench.records() if record.number == 3)
     assert dict(winner.config) == {"max_num_seqs": 16}
 

@@ -14,6 +14,7 @@ import pytest
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialKind, TrialOutcome
 from search_spaces import Context, hardware_named, load_space
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tests.some import some
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.cancellation import Wishes
@@ -358,8 +359,7 @@ def test_a_trial_that_still_waits_is_left_to_the_next_run(bench: Bench) -> None:
     items.append(WorkItem(1, 0, TrialKind.SEARCH, {"tensor_parallel_size": 2}, None))
     assert loop.run(Sizes(deque(items)), lambda: clock.seconds > 0) is RunEnding.TIMEOUT
     assert executor.began == [(0, 0, 0)]
-    waiting = store.trial("s", 1, 0)
-    assert waiting is not None
+    waiting = some(store.trial("s", 1, 0))
     assert (waiting.attempts, waiting.outcome) == (0, None)
     store.close()
 
@@ -420,8 +420,7 @@ def test_rounds_that_do_not_fit_end_with_the_limit_and_continue_later(bench: Ben
     bench.listener.notes.clear()
     result = bench.run(slow_rounds, trials=4)
     assert not [note for note in bench.listener.notes if "time limit" in note]
-    assert result.conclusion is not None
-    assert result.conclusion.confirmed
+    assert some(result.conclusion).confirmed
     assert len(numbers(bench, TrialKind.CONFIRM)) == 12
 
 
@@ -433,8 +432,7 @@ def test_a_limit_that_passes_during_the_last_measurement_changes_nothing(bench: 
         return peak_at_16(spec, index)
 
     result = bench.run(slow_last, trials=4, timeout_s=600, clock=clock)
-    assert result.conclusion is not None
-    assert result.conclusion.confirmed
+    assert some(result.conclusion).confirmed
 
 
 Metrics = dict[str, float | None] | Failure
@@ -491,8 +489,7 @@ def test_rounds_that_are_paused_have_no_conclusion_and_are_continued(bench: Benc
     assert begun
     bench.wishes = None
     result = bench.run(peak_at_16, trials=4)
-    assert result.conclusion is not None
-    assert result.conclusion.confirmed
+    assert some(result.conclusion).confirmed
 
 
 def test_an_event_that_was_not_set_ends_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from records.trials import Failure, FailureKind, Phase, Provenance, TrialKind, TrialRecord
 from search_spaces import SpaceError
 from tests.fakes.stub_engine import StubEngine
+from tests.some import some
 from tests.unit.study.conftest import Bench
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
@@ -75,8 +76,7 @@ def test_rounds_with_a_longer_workload_are_scored_against_the_defaults_of_a_roun
         assert isinstance(spec.workload, ClosedLoop)
         known = peak_at_16(spec, 0)
         assert isinstance(known, dict)
-        rate = known["output_throughput"]
-        assert rate is not None
+        rate = some(known["output_throughput"])
         return {**known, "output_throughput": rate * spec.workload.num_prompts / 400}
 
     load = ClosedLoop(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
@@ -87,12 +87,10 @@ def test_rounds_with_a_longer_workload_are_scored_against_the_defaults_of_a_roun
     scores: dict[int, set[float]] = {}
     for record in records:
         assert record.verdict is not None
-        assert record.verdict.score is not None
-        scores.setdefault(record.number, set()).add(round(record.verdict.score, 9))
+        scores.setdefault(record.number, set()).add(round(some(record.verdict.score), 9))
     assert scores[0] == {1.0}
     assert all(len(each) == 1 for each in scores.values()), scores
-    assert result.conclusion is not None
-    assert result.conclusion.confirmed
+    assert some(result.conclusion).confirmed
 
 
 @pytest.mark.parametrize(("began", "asked"), [(200, None), (None, 200), (200, 100), (None, None)])
@@ -114,8 +112,7 @@ def test_a_study_knows_every_driver_that_it_ran_with(bench: Bench) -> None:
     for drivers in (None, ["580.65"], ["580.65"], ["590.1"], None):
         spec = bench.spec(facts={} if drivers is None else {"drivers": drivers})
         open_study(store, spec, info, ["H200"], RealClock())
-        known = store.study("s")
-        assert known is not None
+        known = some(store.study("s"))
         found.append(known.facts.get("drivers"))
     store.close()
     assert found == [None, ["580.65"], ["580.65"], ["580.65", "590.1"], ["580.65", "590.1"]]
@@ -183,8 +180,7 @@ def test_the_defaults_are_trial_0_and_the_better_configuration_wins_with_an_inte
     assert [repeat.seed for repeat in first.outcome.repeats] == [1000, 1001, 1002]
     assert first.outcome.metric("output_throughput") == 1001.0
     assert first.outcome.argv == ("stub", "serve", "m")
-    assert first.verdict is not None
-    assert first.verdict.score == pytest.approx(1.0)
+    assert some(first.verdict).score == pytest.approx(1.0)
 
 
 def test_a_finalist_that_missed_an_slo_is_not_measured_again(bench: Bench) -> None:
@@ -223,8 +219,7 @@ def test_a_failed_configuration_is_recorded_and_the_study_continues(bench: Bench
     failed = [record for record in bench.records() if record.state == "failed"]
     assert failed
     for record in failed:
-        assert record.verdict is not None
-        assert record.verdict.constraints == {"failed": 10.0}
+        assert some(record.verdict).constraints == {"failed": 10.0}
         assert record.attempts == 1
     assert all(server.stopped >= 1 for engine in bench.engines for server in engine.servers)
 
@@ -253,8 +248,7 @@ def test_repeated_infrastructure_failures_stop_the_study(bench: Bench) -> None:
 
     result = bench.run(busy, trials=20)
     assert result.ending is RunEnding.INFRASTRUCTURE
-    assert result.reason is not None
-    assert result.reason.kind is FailureKind.GPU_BUSY
+    assert some(result.reason).kind is FailureKind.GPU_BUSY
     done = [record for record in bench.records() if record.outcome is not None]
     assert len(done) == 3
     assert all(record.verdict is None for record in done)
@@ -267,10 +261,8 @@ def test_a_server_killed_in_every_attempt_is_a_failure_of_the_configuration(benc
         return peak_at_16(spec, index)
 
     bench.run(killed, trials=3, confirm_rounds=0)
-    outcome = bench.records()[1].outcome
-    assert outcome is not None
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.ENGINE_CRASH
+    outcome = some(bench.records()[1].outcome)
+    assert some(outcome.failure).kind is FailureKind.ENGINE_CRASH
     assert bench.records()[1].attempts == 3
 
 
@@ -281,8 +273,7 @@ def test_the_same_failure_of_all_first_trials_stops_the_study(bench: Bench) -> N
     known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16, 26))
     result = bench.run(broken, trials=20, enqueue=known)
     assert result.ending is RunEnding.SAME_FAILURE
-    assert result.reason is not None
-    assert result.reason.message.startswith("no such file")
+    assert some(result.reason).message.startswith("no such file")
     assert len(bench.records()) == 3
 
 
@@ -379,8 +370,7 @@ def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench
     ended = len([record for record in bench.records() if not record.round])
     assert result.converged
     assert result.ending is RunEnding.DONE
-    assert result.conclusion is not None
-    assert result.conclusion.keep_defaults
+    assert some(result.conclusion).keep_defaults
     assert ended == 18
     again = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
     assert again.converged

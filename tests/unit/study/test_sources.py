@@ -8,6 +8,7 @@ import pytest
 
 from records.trials import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialKind
 from search_spaces import HardwareProfile, hardware_named, load_space
+from tests.some import some
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16
 from tuner.engines.base import EngineInfo
@@ -34,9 +35,7 @@ def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
 
 @pytest.fixture(scope="module")
 def predict():  # type: ignore[no-untyped-def]
-    prior = simulator_prior(spec(), INFO)
-    assert prior is not None
-    return prior
+    return some(simulator_prior(spec(), INFO))
 
 
 def test_the_default_preset_is_predicted_as_the_simulator_does(predict) -> None:  # type: ignore[no-untyped-def]
@@ -47,10 +46,8 @@ def test_the_default_preset_is_predicted_as_the_simulator_does(predict) -> None:
 
 def test_answers_are_predicted_to_be_kept() -> None:
     slos = ("quality>=0.99", "p99_tpot_ms<50")
-    prior = simulator_prior(spec(slo=slos), INFO)
-    assert prior is not None
-    prediction = prior({})
-    assert prediction is not None
+    prior = some(simulator_prior(spec(slo=slos), INFO))
+    prediction = some(prior({}))
     assert prediction.constraints["quality>=0.99"] == pytest.approx(-0.01, abs=0.001)
 
 
@@ -59,16 +56,14 @@ def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ig
 
 
 def test_a_model_that_does_not_fit_the_gpu_is_predicted_to_fail() -> None:
-    predict = simulator_prior(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
-    assert predict is not None
+    predict = some(simulator_prior(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO))
     assert predict({}) == PREDICTED_FAILURE
 
 
 def test_what_the_simulator_does_not_model_is_unknown_and_no_failure() -> None:
     info = replace(INFO, version="0.25.1", flags=None)
     plan = plan_study(StudySettings(space="vllm-extra"), simulated=True)
-    prior = simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info)
-    assert prior is not None
+    prior = some(simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info))
     assert prior({"kv_offloading_size": 8, "kv_offloading_backend": "lmcache"}) is None
     assert prior({"activation_kernel": "+silu_and_mul"}) is None
     assert prior({"watermark": 0.02}) == prior({})
@@ -85,8 +80,7 @@ def test_an_error_of_the_simulator_gives_no_prediction_and_one_warning(
     def fail(*_: object) -> object:
         raise ZeroDivisionError
 
-    predict = simulator_prior(spec(), INFO)
-    assert predict is not None
+    predict = some(simulator_prior(spec(), INFO))
     monkeypatch.setattr("tuner.study.simulator_prior.build_server", fail)
     assert predict({}) is None
     assert predict({"block_size": 32}) is None
@@ -99,12 +93,9 @@ def test_a_simulated_study_is_predicted_with_other_parameters_than_it_is_simulat
     simulated = replace(INFO, provenance=Provenance.SIMULATED)
 
     def of_seed(seed: int) -> float:
-        prior = simulator_prior(spec(seed=seed), simulated)
-        assert prior is not None
-        prediction = prior({})
-        assert prediction is not None
-        assert prediction.values is not None
-        return prediction.values[0]
+        prior = some(simulator_prior(spec(seed=seed), simulated))
+        prediction = some(prior({}))
+        return some(prediction.values)[0]
 
     first, again, other = of_seed(0), of_seed(0), of_seed(1)
     truth = predict({}).values[0]
@@ -288,18 +279,15 @@ def test_a_source_trial_is_predicted_by_its_command(bench: Bench) -> None:
     record = on_a_t4(replace(record, premise={**record.premise, "workload": predicted.workload.model_dump()}))
     command = ("/opt/bin/vllm", "serve", "Qwen/Qwen2.5-0.5B", "--host", "127.0.0.1", "--port", "8123")
     argv = (*command, *predicted.server.arguments, "--enforce-eager")
-    predict = simulator_prior_of_source(record, predicted, INFO.packages)
-    assert predict is not None
+    predict = some(simulator_prior_of_source(record, predicted, INFO.packages))
     assert prior is not None
 
     eager = predict(replace(trial, outcome=replace(trial.outcome, argv=argv)))
     plain = predict(replace(trial, outcome=replace(trial.outcome, argv=argv[:-1])))
     assert plain == prior({})
     assert plain is not None
-    assert plain.values is not None
     assert eager is not None
-    assert eager.values is not None
-    assert eager.values[0] < 0.9 * plain.values[0]
+    assert some(eager.values)[0] < 0.9 * some(plain.values)[0]
     assert predict(replace(trial, outcome=replace(trial.outcome, argv=()))) is None
 
 

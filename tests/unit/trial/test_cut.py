@@ -8,6 +8,7 @@ import pytest
 
 from records.metrics import Direction
 from records.trials import Cut
+from tests.some import some
 from tuner.scoring.goals import Objective, parse_slo
 from tuner.specs import CutRule
 from tuner.trial.cut import ERROR, Sum, TrialWatch
@@ -79,8 +80,7 @@ def test_a_hopeless_trial_is_cut_as_soon_as_too_many_requests_have_waited_beyond
     # 9 good requests/s over the 9.9 s until the last is due leave 10 of 100 requests; the eleventh is due at 1.0 s
     waiting = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
     assert looked(rule(), waiting, 1.05) is None
-    cut = looked(rule(), waiting, 1.15)
-    assert cut is not None
+    cut = some(looked(rule(), waiting, 1.15))
     assert cut.reason == "score at most 0.899, 0.900 needed, after 12 of 100 requests"  # (100 - 11) / 9.9 / 10
     assert (cut.requests, cut.offered, cut.after_s, cut.violations) == (12, 100, 1.15, {})
 
@@ -97,8 +97,7 @@ def test_a_percentile_is_lost_with_the_requests_above_it() -> None:
         slow[index] = replace(slow[index], first_token_s=index / RATE + 0.09)
     assert looked(rule("p99_ttft_ms<50"), slow, 3.0) is None
     slow[30] = replace(slow[30], first_token_s=3.08)
-    cut = looked(rule("p99_ttft_ms<50"), slow, 3.2)
-    assert cut is not None
+    cut = some(looked(rule("p99_ttft_ms<50"), slow, 3.2))
     assert cut.violations == {"p99_ttft_ms<50": pytest.approx(80 / 50 - 1)}
     assert cut.score_at_most is None
 
@@ -129,8 +128,7 @@ def test_the_throughput_of_a_closed_loop_is_bounded_by_its_latencies() -> None:
     objective = Objective("request_throughput", Direction.MAXIMIZE, 1.0)
     needed = CutRule((), (objective,), {"request_throughput": RATE}, 0.9)
     assert looked(needed, records, 4.5, load) is None
-    cut = looked(needed, records, 9.5, load)
-    assert cut is not None
+    cut = some(looked(needed, records, 9.5, load))
     assert cut.score_at_most == 0.9  # the certain bound is still 100 / 9.5 / 10
 
 
@@ -151,8 +149,7 @@ def test_without_a_feasible_trial_one_that_misses_its_slos_by_more_than_the_near
     nearest = CutRule((parse_slo("p50_ttft_ms<1000"),), (GOODPUT,), {"goodput": RATE}, None, math.log(3))
     # the median of 80 requests is at least the wait of the fortieth: at 8.0 s that of the request that was due at 5.0 s
     assert looked(nearest, waiting, 7.9) is None
-    cut = looked(nearest, waiting, 8.05)
-    assert cut is not None
+    cut = some(looked(nearest, waiting, 8.05))
     assert cut.score_at_most is None
     assert cut.violations == {"p50_ttft_ms<1000": pytest.approx(2.05, abs=0.11)}
 

@@ -14,6 +14,7 @@ import pytest
 from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tests.some import some
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
 from tuner.engines.base import Watch
@@ -119,8 +120,7 @@ def test_a_cancelled_trial_launches_nothing(tmp_path: Path) -> None:
     cancelled.set()
     engine = StubEngine(figures)
     outcome = run_trial(engine, make_spec(tmp_path, 1), cancelled, worker="w0", device="cpu")
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.CANCELLED
+    assert some(outcome.failure).kind is FailureKind.CANCELLED
     assert engine.servers == []
 
 
@@ -302,8 +302,7 @@ def test_the_steps_are_doublings_then_halves_of_the_gap() -> None:
     tried, measure = server(10.0)
     search = find_capacity(measure, 4.0)
     assert tried == pytest.approx([4, 8, 16, 11.314, 9.514, 10.375], rel=1e-3)
-    assert search.best is not None
-    assert search.best.rate == pytest.approx(9.514, rel=1e-3)
+    assert some(search.best).rate == pytest.approx(9.514, rel=1e-3)
 
 
 def test_a_server_that_holds_no_rate_has_no_capacity() -> None:
@@ -315,8 +314,7 @@ def test_a_server_that_holds_no_rate_has_no_capacity() -> None:
 
 def test_a_rate_that_held_above_one_that_missed_does_not_count() -> None:
     search = CapacitySearch((point(4, True), point(8, False), point(16, True)))
-    assert search.best is not None
-    assert search.best.rate == 4
+    assert some(search.best).rate == 4
 
 
 def test_points_are_written_with_the_missed_slos(tmp_path: Path) -> None:

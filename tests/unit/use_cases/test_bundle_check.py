@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.command import run_here
+from tests.cli.command import one_line, run_here
 from tuner.use_cases.bundle import archive
 
 HARDWARE = {
@@ -61,9 +61,7 @@ def test_what_the_gallery_cannot_use_is_one_line(
     bundle: Path, tmp_path: Path, files: dict[str, str | None], part: str
 ) -> None:
     bundle.write_bytes(archive({name: text for name, text in {**GOOD, **files}.items() if text is not None}))
-    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
-    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
-    assert part in printed.err
+    one_line(run_here(tmp_path, "study", "report", "--check", "b.zip"), part)
 
 
 def test_control_characters_do_not_reach_the_terminal(bundle: Path, tmp_path: Path) -> None:
@@ -78,9 +76,7 @@ def test_a_damaged_file_is_refused(bundle: Path, tmp_path: Path) -> None:
     content = bytearray(archive(GOOD))
     content[30 + len("trials.csv")] = 0xFF
     bundle.write_bytes(content)
-    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
-    assert "no bundle of `tuner study report`" in printed.err
+    one_line(run_here(tmp_path, "study", "report", "--check", "b.zip"), "no bundle of `tuner study report`")
 
 
 def test_a_file_that_is_compressed_in_another_way_is_refused(bundle: Path, tmp_path: Path) -> None:
@@ -91,9 +87,7 @@ def test_a_file_that_is_compressed_in_another_way_is_refused(bundle: Path, tmp_p
     content = bytearray(bundle.read_bytes())
     content[30 + len("trials.csv") + 4] = 0xFF
     bundle.write_bytes(content)
-    printed = run_here(tmp_path, "study", "report", "--check", "b.zip")
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
-    assert "'trials.csv' is no file of a bundle" in printed.err
+    one_line(run_here(tmp_path, "study", "report", "--check", "b.zip"), "'trials.csv' is no file of a bundle")
 
 
 def test_the_check_takes_no_other_words(tmp_path: Path) -> None:

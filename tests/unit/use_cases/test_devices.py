@@ -16,6 +16,7 @@ from dashboards.report.page import Figure
 from records.trials import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from search_spaces import Price, hardware_named
 from tests.recorded import MIX, SEVEN_B, recorded_study
+from tests.some import some
 from tests.unit.test_gpu import FakeNvml
 from tuner import __version__, gpu
 from tuner.engines.factory import EngineFactory
@@ -253,12 +254,10 @@ def test_every_card_has_the_defaults_and_the_winner_with_their_cost() -> None:
     assert tuple(cards) == CARDS
     assert {each.provenance for each in cards.values()} == {Provenance.SIMULATED}
     h100 = cards["h100"]
-    assert h100.price is not None
-    assert h100.price.per_gpu_hour == pytest.approx(6.88)
+    assert some(h100.price).per_gpu_hour == pytest.approx(6.88)
     for figures in (h100.defaults, h100.winner):
         assert figures is not None
-        assert figures.output_throughput is not None
-        expected = 6.88e6 / 3600 / figures.output_throughput
+        expected = 6.88e6 / 3600 / some(figures.output_throughput)
         assert figures.cost_per_million_output_tokens == pytest.approx(expected)
         # 64 tokens in for 32 out: 3 tokens for each output token
         assert figures.cost_per_million_total_tokens == pytest.approx(expected / 3)
@@ -278,17 +277,14 @@ def test_a_card_that_is_too_small_says_so() -> None:
     assert t4.defaults is not None
     assert (t4.defaults.output_throughput, t4.defaults.cost_per_million_output_tokens) == (None, None)
     assert t4.defaults.failure
-    assert t4.winner is not None
-    assert t4.winner.failure is None
+    assert some(t4.winner).failure is None
 
 
 def test_slow_cards_miss_the_slo_and_nothing_unpredicted_counts_as_missed() -> None:
     # 15 GB of weights at 300 GB/s take 50 ms a token; an H100 takes 5
     cards = by_key(other_cards(study(), TRIALS))
-    assert cards["l4"].defaults is not None
-    assert cards["l4"].defaults.misses == ("p99_tpot_ms<20",)
-    assert cards["h100"].defaults is not None
-    assert cards["h100"].defaults.misses == ()
+    assert some(cards["l4"].defaults).misses == ("p99_tpot_ms<20",)
+    assert some(cards["h100"].defaults).misses == ()
 
 
 def test_a_t4_is_simulated_with_the_version_that_runs_there() -> None:
@@ -329,10 +325,8 @@ def test_the_recorded_defaults_by_hand() -> None:
     bytes/s = 14.14e9 x 129.9 + 57,344 x 3.17e6 = 2.02e12, which is 105 FLOP a byte.
     """
     study = recorded_study(MIXED, MIX)
-    defaults = study.findings.trial(0)
-    assert defaults is not None
-    assert defaults.outcome is not None
-    point = measured_place(study.record, defaults.outcome)
+    defaults = some(study.findings.trial(0))
+    point = measured_place(study.record, some(defaults.outcome))
     assert point.batch == pytest.approx(23.40, abs=0.01)
     assert point.context == pytest.approx(1044.0, abs=0.5)
     assert point.roofline is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run_here
+from tests.cli.command import one_line, run_here
 from tuner.use_cases import install_vllm
 
 UV = """#!{python}
@@ -115,8 +115,7 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest
     }
     for words, part in cases.items():
         printed = run_here(tmp_path, *words)
-        assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
-        assert part in printed.err
+        one_line(printed, part)
     monkeypatch.setattr(install_vllm, "_NEEDED_BYTES", 10**18)
     printed = run_here(tmp_path, "install-vllm", "--cpu")
     assert printed.code == 2

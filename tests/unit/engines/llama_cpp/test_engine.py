@@ -14,6 +14,7 @@ import pytest
 from records.trials import FailureKind, Phase
 from search_spaces import load_space
 from tests.contracts.program_engine_contract import LOAD, NEVER, ProgramEngineContract, started, trial_of, with_flags
+from tests.some import some
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.llama_cpp.engine import LlamaCppEngine
@@ -58,8 +59,7 @@ class TestContract(ProgramEngineContract):
 
 
 def test_a_flag_that_the_server_lacks_is_refused_without_a_launch(engine: LlamaCppEngine, good_spec: TrialSpec) -> None:
-    refused = engine.check(with_flags(good_spec, "--max-num-seqs", "4"))
-    assert refused is not None
+    refused = some(engine.check(with_flags(good_spec, "--max-num-seqs", "4")))
     assert (refused.kind, refused.phase) == (FailureKind.INVALID_CONFIGURATION, Phase.CHECK)
     assert refused.message == f"--max-num-seqs is not a flag of llama.cpp {engine.info().version}"
 
@@ -93,8 +93,7 @@ def test_prompts_that_share_a_beginning_are_cached(
         repeat = server.benchmark(shared, 0, NEVER)
         facts = server.facts()
     assert (repeat.offered, repeat.completed) == (8, 8)
-    assert facts.prefix_hit_rate is not None
-    assert facts.prefix_hit_rate > 0.5
+    assert some(facts.prefix_hit_rate) > 0.5
 
 
 @pytest.mark.parametrize(
@@ -144,8 +143,7 @@ def test_the_server_of_a_killed_tuner_is_ended_by_the_next_one(gguf: Path, tmp_p
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, gguf, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert driver.stdout is not None
-    server = psutil.Process(int(driver.stdout.readline()))
+    server = psutil.Process(int(some(driver.stdout).readline()))
     driver.kill()
     driver.communicate()
     records = ProcessRecords(tmp_path / "home" / "processes")

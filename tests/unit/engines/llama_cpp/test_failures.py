@@ -11,6 +11,7 @@ import pytest
 from records.trials import Culprit, FailureKind, Phase
 from search_spaces import ModelShape
 from tests.gguf_model import MadeModel, write_model
+from tests.some import some
 from tuner.engines.llama_cpp.engine import classify, context_problem, facts_from_log, installation
 from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.server.failures import read_log
@@ -217,8 +218,7 @@ def program(folder: Path, text: str = ANSWERS, name: str = "llama-server") -> Pa
 def test_a_llama_server_states_version_flags_and_gpus(tmp_path: Path) -> None:
     found = installation(program(tmp_path))
     assert found.version == "6711"
-    assert found.flags is not None
-    assert {"--ctx-size", "--parallel"} <= found.flags
+    assert {"--ctx-size", "--parallel"} <= some(found.flags)
     assert found.gpus == ("CUDA0",)
 
 
@@ -226,8 +226,7 @@ def test_a_llama_server_states_version_flags_and_gpus(tmp_path: Path) -> None:
 def test_the_launcher_states_the_same_of_itself() -> None:
     found = installation(Path(sys.executable).with_name(LAUNCHER))
     assert found.version[0].isdigit()
-    assert found.flags is not None
-    assert {"--ctx-size", "--no-cont-batching", "--spec-type"} <= found.flags
+    assert {"--ctx-size", "--no-cont-batching", "--spec-type"} <= some(found.flags)
     assert found.gpus == ()
 
 
@@ -262,8 +261,7 @@ def test_a_mixture_of_experts_has_their_number() -> None:
     own = {"attention.head_count": 32, "attention.head_count_kv": 4, "embedding_length": 2048, "block_count": 48}
     own |= {"context_length": 40960, "expert_count": 128, "expert_feed_forward_length": 768}
     values = {f"qwen3moe.{key}": value for key, value in own.items()}
-    shape = GgufHeader({"general.architecture": "qwen3moe", "tokenizer.ggml.tokens": 151_936, **values}).shape
-    assert shape is not None
+    shape = some(GgufHeader({"general.architecture": "qwen3moe", "tokenizer.ggml.tokens": 151_936, **values}).shape)
     assert (shape.experts, shape.intermediate, shape.kv_heads, shape.groups) == (128, 768, 4, ())
 
 

@@ -17,14 +17,14 @@ from search_spaces import (
     load_space,
     version_tuple,
 )
+from tests.some import some
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.serve_config import resolve_serve_config
 
 CARDS = [key for key, card in known_hardware().items() if card.vendor == "nvidia"]
 VERSIONS = ("0.15.1", "0.19.1", "0.23.0", "0.25.1", "0.28.0", "0.32.0")
-_SHAPE = known_model("Qwen/Qwen2.5-0.5B")
-assert _SHAPE is not None
+_SHAPE = some(known_model("Qwen/Qwen2.5-0.5B"))
 QWEN: ModelShape = _SHAPE
 
 NOT_ABOUT_VLLM = (
@@ -108,8 +108,7 @@ def test_the_simulator_refuses_every_value_that_the_card_or_the_version_rules_ou
 
 def test_an_fp8_cache_on_a_t4_is_neither_offered_nor_simulated() -> None:
     space = space_of("t4", "0.15.1")
-    reason = refusal(space, ("--kv-cache-dtype", "fp8"), {})
-    assert reason is not None
+    reason = some(refusal(space, ("--kv-cache-dtype", "fp8"), {}))
     assert "not simulated" in reason
     assert not space.contains({"kv_cache_dtype": "fp8"})
 
@@ -124,7 +123,6 @@ def test_an_fp8_cache_on_a_t4_is_neither_offered_nor_simulated() -> None:
     ],
 )
 def test_what_is_not_simulated_is_called_so(arguments: tuple[str, ...]) -> None:
-    reason = refusal(space_of("h200", "0.25.1"), arguments, {})
-    assert reason is not None
+    reason = some(refusal(space_of("h200", "0.25.1"), arguments, {}))
     assert "not simulated" in reason
     assert "unrecognized" not in reason

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulator.bench_serve import BenchServeWorkload
 from search_spaces.catalogue.layers import Attention, Recurrent
+from tests.some import some
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, config_of, run, server, shape
 from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
@@ -49,10 +50,7 @@ def test_every_request_of_any_workload_completes_with_all_its_tokens(
             sum(n for _, n in request.segments) if made.speculative else sum(b - a for a, b in request.segments)
         )
         assert given_tokens == request.prompt.output
-        assert request.sent_s is not None
-        assert request.first_s is not None
-        assert request.end_s is not None
-        assert request.sent_s < request.first_s <= request.end_s
+        assert some(request.sent_s) < some(request.first_s) <= some(request.end_s)
     assert all(later >= earlier for earlier, later in itertools.pairwise(result.received_s))
     assert all(0 <= state[3] <= 1 for state in result.trace.states)
     assert result.trace.busy_s <= max(request.end_s or 0.0 for request in result.requests) + 1e-9

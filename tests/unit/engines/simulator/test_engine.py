@@ -13,6 +13,7 @@ import pytest
 
 from records.trials import Culprit, FailureKind, Phase, Provenance, TrialKind
 from search_spaces import hardware_named
+from tests.some import some
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -137,19 +138,16 @@ def test_flash_attention_3_fails_in_float16_with_an_fp8_kv_cache(
 
 
 def test_a_refused_configuration_fails_the_check(engine: SimulatedEngine, tmp_path: Path) -> None:
-    failure = engine.check(spec(tmp_path, "--max-num-batched-tokens", "64", "--max-num-seqs", "128"))
-    assert failure is not None
+    failure = some(engine.check(spec(tmp_path, "--max-num-batched-tokens", "64", "--max-num-seqs", "128")))
     assert failure.kind is FailureKind.INVALID_CONFIGURATION
     assert failure.message == "max_num_batched_tokens (64) must be greater than or equal to max_num_seqs (128)."
 
 
 def test_deadlines_hold_in_virtual_time(engine: SimulatedEngine, tmp_path: Path) -> None:
     late = run_trial(engine, spec(tmp_path, limits=Limits(startup_s=5)), NEVER, worker="w0", device="d")
-    assert late.failure is not None
-    assert late.failure.kind is FailureKind.STARTUP_TIMEOUT
+    assert some(late.failure).kind is FailureKind.STARTUP_TIMEOUT
     long = run_trial(engine, spec(tmp_path, limits=Limits(benchmark_s=0.1)), NEVER, worker="w0", device="d")
-    assert long.failure is not None
-    assert long.failure.kind is FailureKind.BENCHMARK_FAILED
+    assert some(long.failure).kind is FailureKind.BENCHMARK_FAILED
 
 
 def test_traffic_writes_a_record_of_every_request(engine: SimulatedEngine, tmp_path: Path) -> None:
@@ -212,17 +210,14 @@ def test_a_worker_of_two_gpus_serves_what_one_gpu_cannot(tmp_path: Path) -> None
         return SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer"}), gpus=gpus)
 
     split = spec(tmp_path, "--tensor-parallel-size", "2")
-    refused = made(1).check(split)
-    assert refused is not None
+    refused = some(made(1).check(split))
     assert refused.kind is FailureKind.INVALID_CONFIGURATION
     assert refused.message == "World size (2) is larger than the number of available GPUs (1) in this node"
     assert made(2).check(split) is None
     outcome = run_trial(made(2), split, NEVER, worker="w0", device="2 × Tesla T4")
     assert outcome.failure is None
-    assert outcome.server is not None
     plain = run_trial(made(2), spec(tmp_path), NEVER, worker="w0", device="2 × Tesla T4")
-    assert plain.server is not None
-    assert (outcome.server.kv_cache_tokens or 0) > 1.9 * (plain.server.kv_cache_tokens or 0)
+    assert (some(outcome.server).kv_cache_tokens or 0) > 1.9 * (some(plain.server).kv_cache_tokens or 0)
 
 
 def test_the_factory_gives_the_simulated_engine_its_gpus(tmp_path: Path) -> None:
@@ -239,9 +234,7 @@ def test_instances_are_simulated_with_gpus_of_their_own_or_shared(tmp_path: Path
         engine = SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer"}), gpus=gpus)
         server = engine.launch(spec(tmp_path, *argv), Limits())
         server.wait_ready(NEVER)
-        found = server.facts().kv_cache_tokens
-        assert found is not None
-        return found
+        return some(server.facts().kv_cache_tokens)
 
     alone, two = tokens(1), ("--instances", "2")
     assert tokens(2, *two) == alone

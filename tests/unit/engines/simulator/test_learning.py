@@ -9,6 +9,7 @@ import pytest
 
 from records.lessons import Lesson, Site
 from search_spaces import hardware_named
+from tests.some import some
 from tuner.engines.simulator.learning import LEARNED, Metrics, follow, lesson_of, linearised, moved, posterior
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform
@@ -29,8 +30,7 @@ def test_nothing_is_known_without_lessons() -> None:
 
 
 def test_errors_that_no_parameter_explains_widen_the_bands() -> None:
-    found = posterior([lesson(0.3, 0.0)] * 5)
-    assert found is not None
+    found = some(posterior([lesson(0.3, 0.0)] * 5))
     assert not found.mean.any()
     # √((5 × 0.12² + 5 × 0.3²) / 10) = 0.228473, and t(0.95, 10) = 1.812461: exp(0.414098) - 1
     assert found.deviations["output_throughput"] == pytest.approx(0.228473, abs=1e-6)
@@ -44,8 +44,7 @@ def test_one_trial_moves_a_parameter_as_far_as_its_error_and_the_prior_agree() -
 
     The mode has x / 0.4² = 0.03 q, so x = 0.484848, which the error 0.514848 leaves the residual 0.03.
     """
-    found = posterior([lesson(0.514848, 1.0)])
-    assert found is not None
+    found = some(posterior([lesson(0.514848, 1.0)]))
     assert found.point["host_speed"] == pytest.approx(0.484848, rel=0.002)
 
 
@@ -57,14 +56,12 @@ def test_lessons_at_another_point_tell_the_same() -> None:
 
 
 def test_one_outlier_of_ten_hardly_moves_the_mean() -> None:
-    found = posterior([*[lesson(0.0, 1.0)] * 9, lesson(1.5, 1.0)])
-    assert found is not None
+    found = some(posterior([*[lesson(0.0, 1.0)] * 9, lesson(1.5, 1.0)]))
     assert abs(found.point["host_speed"]) < 0.1  # the mean of the errors is 0.15
 
 
 def test_a_parameter_that_no_trial_depends_on_is_not_named() -> None:
-    found = posterior([lesson(0.2, 1.0)] * 20)
-    assert found is not None
+    found = some(posterior([lesson(0.2, 1.0)] * 20))
     assert list(found.factors) == ["host_speed"]
     assert found.factors["host_speed"][0] == pytest.approx(math.exp(0.2), rel=0.02)
     assert found.to_dict()["trials"] == 20
@@ -73,8 +70,7 @@ def test_a_parameter_that_no_trial_depends_on_is_not_named() -> None:
 @pytest.mark.parametrize(("error", "expected"), [(0.0, 0.8), (2.0, 1.5)])
 def test_the_spread_for_the_sampler_is_bounded(error: float, expected: float) -> None:
     """Only the throughput is measured, so four metrics of five keep the ratio 1."""
-    found = posterior([lesson(error, 0.0)] * 2000)
-    assert found is not None
+    found = some(posterior([lesson(error, 0.0)] * 2000))
     assert found.spread == pytest.approx(expected, abs=0.02)
 
 
@@ -84,8 +80,7 @@ def test_a_study_predicts_anew_once_a_prediction_moves_by_half_of_the_remaining_
     With the slope 1, the prediction moves by x: 0.047 for e = 0.05, 0.057 for e = 0.06, and σ / 2 = 0.0548.
     """
     assert follow(None, None, [lesson(0.05, 1.0)]) is None
-    used = follow(None, None, [lesson(0.06, 1.0)])
-    assert used is not None
+    used = some(follow(None, None, [lesson(0.06, 1.0)]))
     assert used.point["host_speed"] == pytest.approx(0.943 * 0.06, rel=0.001)
     assert follow(None, used, [lesson(0.06, 1.0)] * 2) is used
     assert follow(None, used, []) is used
@@ -93,11 +88,9 @@ def test_a_study_predicts_anew_once_a_prediction_moves_by_half_of_the_remaining_
 
 def test_lessons_of_a_study_are_added_to_earlier_ones() -> None:
     known = posterior([lesson(0.0, 1.0)] * 2)
-    found = follow(known, known, [lesson(0.6, 1.0)] * 3)
-    assert found is not None
+    found = some(follow(known, known, [lesson(0.6, 1.0)] * 3))
     assert found.trials == 5
-    everything = posterior([*[lesson(0.0, 1.0)] * 2, *[lesson(0.6, 1.0)] * 3])
-    assert everything is not None
+    everything = some(posterior([*[lesson(0.0, 1.0)] * 2, *[lesson(0.6, 1.0)] * 3]))
     np.testing.assert_array_equal(found.mean, everything.mean)
 
 
@@ -112,14 +105,11 @@ def test_a_host_and_a_memory_are_told_apart_by_loads_that_need_them_differently(
     real = moved(PLATFORM, {"host_speed": math.log(0.6), "bandwidth_share": math.log(0.95)})
     lessons = []
     for kernels in (0.05, 0.3, 1.0, 3.0, 10.0, 30.0):
-        found = linearised(PLATFORM, partial(step, kernels=kernels), {}, experts=False)
-        assert found is not None
-        made = lesson_of(SITE, {}, *found, step(real, kernels))
-        assert made is not None
+        found = some(linearised(PLATFORM, partial(step, kernels=kernels), {}, experts=False))
+        made = some(lesson_of(SITE, {}, *found, step(real, kernels)))
         assert set(made.errors) == {"output_throughput", "mean_tpot_ms"}
         lessons.append(made)
-    learned = posterior(lessons)
-    assert learned is not None
+    learned = some(posterior(lessons))
     assert learned.point["host_speed"] == pytest.approx(math.log(0.6), abs=0.1)
     assert learned.point["bandwidth_share"] == pytest.approx(math.log(0.95), abs=0.03)
     assert learned.point["kernel_us"] == 0.0

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from records.trials import Provenance, Repeat, ServerFacts, TrialOutcome
+from tests.some import some
 from tests.unit.engines.simulator.helpers import server
 from tuner.engines.simulator.prediction import client_metrics, run_workload
 from tuner.engines.simulator.roofline import measured_point, roofline_of
@@ -50,11 +51,9 @@ def test_a_point_by_hand() -> None:
 
 def test_without_a_prefix_cache_every_prompt_token_is_computed() -> None:
     plain = measured_point(server("--no-enable-prefix-caching"), outcome(hits=None))
-    assert plain.roofline is not None
     more = 2 * 357_826_560 * 100 + 86_016 * 500  # 100 tokens and 0.04 x 12,500 pairs
-    cached = measured_point(server(), outcome()).roofline
-    assert cached is not None
-    assert plain.roofline.flops - cached.flops == pytest.approx(more)
+    cached = some(measured_point(server(), outcome()).roofline)
+    assert some(plain.roofline).flops - cached.flops == pytest.approx(more)
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-enable-prefix-caching", "--enforce-eager"), ("--max-num-seqs", "8")])
@@ -62,8 +61,7 @@ def test_it_is_near_the_simulators_own_counts(flags: tuple[str, ...]) -> None:
     made = server(*flags)
     loop = ClosedLoop(max_concurrency=32, num_prompts=200, input_len=512, output_len=128)
     run = run_workload(made, loop, seed=1)
-    metrics = client_metrics(loop, run, made)
-    assert metrics is not None
+    metrics = some(client_metrics(loop, run, made))
     point, exact = measured_point(made, outcome(metrics, hits=0.0)).roofline, roofline_of(made.config, run)
     assert point is not None
     assert point.intensity == pytest.approx(exact.intensity, rel=0.15)

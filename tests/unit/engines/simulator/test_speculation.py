@@ -10,6 +10,7 @@ import pytest
 from benchmarks.simulator.bench_serve import BenchServeWorkload
 from search_spaces import ModelShape, hardware_named, known_models
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp, Recurrent
+from tests.some import some
 from tests.unit.engines.simulator.helpers import run
 from tuner.engines.simulator.attention_time import AttentionTime
 from tuner.engines.simulator.deployment import ConfiguredServer
@@ -40,14 +41,11 @@ def config(
 
 
 def test_an_mtp_layer_is_one_of_full_attention_and_a_projection() -> None:
-    draft = config(method="mtp", num_speculative_tokens=2).draft
-    assert draft is not None
+    draft = some(config(method="mtp", num_speculative_tokens=2).draft)
     assert draft.model.linear_weights == LAYER
-    of_experts = config(shape=DEEPSEEK, gpus=8, method="deepseek_mtp").speculation
-    assert of_experts is not None
-    assert of_experts.draft is not None
+    of_experts = some(config(shape=DEEPSEEK, gpus=8, method="deepseek_mtp").speculation)
     assert of_experts.tokens == 1  # as many as the model has such layers
-    layer, projection = of_experts.draft.groups
+    layer, projection = some(of_experts.draft).groups
     assert isinstance(layer.mlp, Experts)
     assert isinstance(layer.mixer, LatentAttention)
     assert projection.weights(7168) == 2 * 7168 * 7168
@@ -106,8 +104,7 @@ def test_drafts_of_random_weights_are_wrong() -> None:
 
 
 def test_an_eagle_head_without_its_config_is_a_layer_of_the_models_size() -> None:
-    made = config(shape=QWEN, model="someone/EAGLE3-Qwen", num_speculative_tokens=2).draft
-    assert made is not None
+    made = some(config(shape=QWEN, model="someone/EAGLE3-Qwen", num_speculative_tokens=2).draft)
     # 14 heads and 2 of keys and values of 64 numbers; 3 h to h, and queries, keys and values of 2 h
     attention = 896 * 64 * (2 * 14 + 2 * 2)
     assert made.model.linear_weights == attention + 3 * 896 * 4864 + 896 * (3 * 896 + 64 * (14 + 4))
@@ -122,8 +119,7 @@ def test_an_eagle_head_has_the_sizes_of_its_config_and_its_own_vocabulary(tmp_pa
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(written))
     made = config(shape=QWEN, method="eagle3", model=str(tmp_path), num_speculative_tokens=2)
-    assert made.draft is not None
-    assert made.draft.model.vocab == 32000
+    assert some(made.draft).model.vocab == 32000
     plain, drafting = (ConfiguredServer(each, parameters_of("h200")).budget for each in (config(shape=QWEN), made))
     matrices = 896 * 64 * (2 * 14 + 2 * 2) + 3 * 896 * 2000 + 896 * (3 * 896 + 64 * (14 + 4))
     more = (drafting.weights_gib - plain.weights_gib) * 2**30
@@ -131,8 +127,7 @@ def test_an_eagle_head_has_the_sizes_of_its_config_and_its_own_vocabulary(tmp_pa
 
 
 def test_a_draft_model_is_a_whole_model_with_the_same_vocabulary() -> None:
-    made = config(shape=QWEN, model="Qwen/Qwen2.5-0.5B-Instruct", num_speculative_tokens=3).draft
-    assert made is not None
+    made = some(config(shape=QWEN, model="Qwen/Qwen2.5-0.5B-Instruct", num_speculative_tokens=3).draft)
     assert made.model == known_models()["Qwen/Qwen2.5-0.5B-Instruct"]
     # vLLM 0.25 leaves a token of each of 256 sequences free of the 2,048 of a step
     limits = ("--max-num-batched-tokens", "2048", "--max-num-seqs", "256")
@@ -167,11 +162,9 @@ def test_vllm_refuses(shape: ModelShape, speculation: dict[str, Any], line: str)
 
 def test_synthetic_acceptance_is_simulated_where_it_was_read() -> None:
     given: dict[str, Any] = {"method": "mtp", "num_speculative_tokens": 3, "rejection_sample_method": "synthetic"}
-    made = config(version=(0, 32, 0), **given, synthetic_acceptance_rates=[0.8, 0.4, 0.0]).speculation
-    assert made is not None
+    made = some(config(version=(0, 32, 0), **given, synthetic_acceptance_rates=[0.8, 0.4, 0.0]).speculation)
     assert made.rates == pytest.approx((0.8, 0.5, 0.0))
-    made = config(version=(0, 32, 0), **given, synthetic_acceptance_length=2.5).speculation
-    assert made is not None
+    made = some(config(version=(0, 32, 0), **given, synthetic_acceptance_length=2.5).speculation)
     assert made.rates == (1.0, 0.5, 0.0)
     with pytest.raises(ConfigRefused, match="requires exactly one of"):
         config(version=(0, 32, 0), **given)

@@ -11,6 +11,7 @@ from storage import normalise_url
 from storage.service.records import AuditEntry, Driver, Owner, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.empty_database import write_empty_database
+from tests.some import some
 from tuner.service.scheduler.launcher import Launcher
 from tuner.service.scheduler.scheduler import LEASE_S, MOST_LOSSES, SILENT_S, START_S, Scheduler
 
@@ -77,9 +78,7 @@ class Bench:
         self.store.submit(Submission(id, owner, settings, "h200", gpus, 0, self.clock.now, self.clock.now))
 
     def state(self, id: str) -> SubmissionState:
-        found = self.store.submission(id)
-        assert found is not None
-        return found.state
+        return some(self.store.submission(id)).state
 
 
 @pytest.fixture
@@ -156,8 +155,7 @@ def test_a_dead_driver_is_found_and_its_study_queued_again(bench: Bench) -> None
     bench.launcher.alive[HERE] = False
     scheduler.step()
     assert [id for id, _ in bench.launcher.launched] == ["a", "a"]
-    found = bench.store.submission("a")
-    assert found is not None
+    found = some(bench.store.submission("a"))
     assert (found.state, found.runs, found.losses) == (SubmissionState.RUNNING, 2, 1)
 
 
@@ -168,8 +166,7 @@ def test_a_study_whose_drivers_all_die_fails_by_the_infrastructure(bench: Bench)
     for run in range(1, MOST_LOSSES + 1):
         bench.launcher.ended_now = {("a", run)}
         scheduler.step()
-    found = bench.store.submission("a")
-    assert found is not None
+    found = some(bench.store.submission("a"))
     assert (found.state, found.culprit) == (SubmissionState.FAILED, "infrastructure")
     assert len(bench.launcher.launched) == MOST_LOSSES
 
@@ -184,8 +181,7 @@ def test_a_driver_that_never_says_who_it_is_is_lost_after_a_while(bench: Bench) 
     assert bench.launcher.abandoned == []
     bench.clock.pass_s(1)
     scheduler.step()
-    found = bench.store.submission("a")
-    assert found is not None
+    found = some(bench.store.submission("a"))
     assert found.runs == 2
     assert bench.launcher.abandoned == [("a", 1)]
 
@@ -217,8 +213,7 @@ def test_a_silent_driver_of_another_host_is_lost_after_a_while(bench: Bench) -> 
     assert bench.state("a") is SubmissionState.RUNNING
     bench.clock.pass_s(1)
     scheduler.step()
-    found = bench.store.submission("a")
-    assert found is not None
+    found = some(bench.store.submission("a"))
     assert (found.runs, found.losses) == (2, 1)
 
 

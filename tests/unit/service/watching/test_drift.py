@@ -17,6 +17,7 @@ from storage.service.records import SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import studies_alone
 from tests.service_samples import DRIVER, START, lease_of, submission
+from tests.some import some
 from tests.unit.use_cases.test_drift import page, read_counters
 from tuner.errors import SettingError
 from tuner.service.scheduler.scheduler import QueueState
@@ -125,8 +126,7 @@ class Watched:
         self.counters = [*counters]
         self.watcher.step()
         assert self.counters == []
-        found = self.service.submission("s")
-        assert found is not None
+        found = some(self.service.submission("s"))
         return dict(found.watch or {})
 
     def events(self) -> list[str]:
@@ -175,8 +175,7 @@ def test_the_third_window_that_deviates_is_one_event_and_one_message(watched: Wa
     assert body["timestamp"] == (START + timedelta(days=1, minutes=4)).isoformat()
     assert body["text"] == f"tuner: deployed servers of the study s of ada: {found['text']}"
     watched.service.drop_message(message.number)
-    study = watched.service.submission("s")
-    assert study is not None
+    study = some(watched.service.submission("s"))
     assert study.state is SubmissionState.DONE  # nothing else is changed
 
 
@@ -223,7 +222,6 @@ def test_a_window_is_waited_for(watched: Watched) -> None:
 def test_a_watch_that_has_ended_meanwhile_is_not_written(watched: Watched) -> None:
     watched.service.set_watch("s", None, START)
     watched.service.observed("s", {"since": "1", "urls": []}, START, "drift")
-    found = watched.service.submission("s")
-    assert found is not None
+    found = some(watched.service.submission("s"))
     assert found.watch is None
     assert watched.events() == []

@@ -10,6 +10,7 @@ import pytest
 
 from records.trials import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
 from search_spaces import hardware_named
+from tests.some import some
 from tests.unit.use_cases.size.test_page import SIZING
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
@@ -63,16 +64,13 @@ def test_a_measured_rate_replaces_its_prediction_and_corrects_the_others(
     by_name = {each.name: each for each in found.shapes}
     assert found.ratio == pytest.approx(0.8)
     h100, l4 = by_name["h100 one GPU"], by_name["l4 tensor parallel 2"]
-    assert h100.fleet is not None
-    assert (h100.origin, h100.fleet.servers) == (Origin.MEASURED, 4)  # three hold 100, and one may fail
+    assert (h100.origin, some(h100.fleet).servers) == (Origin.MEASURED, 4)  # three hold 100, and one may fail
     assert h100.rate == pytest.approx(48.0)
     assert h100.pessimistic is None
     assert h100.note.startswith("held 48 requests/s and missed at 66, predicted 60; ")
-    assert l4.fleet is not None
-    assert l4.pessimistic is not None
     assert l4.origin is Origin.CORRECTED
     assert l4.rate == pytest.approx(8.0)
-    assert (l4.fleet.servers, l4.pessimistic.servers) == (15, 30)  # 120 / 8 and 120 / 4
+    assert (some(l4.fleet).servers, some(l4.pessimistic).servers) == (15, 30)  # 120 / 8 and 120 / 4
     assert by_name["l4 one GPU"].rate is None
 
 
@@ -95,8 +93,7 @@ def test_a_shape_that_holds_no_rate_has_no_fleet(monkeypatch: pytest.MonkeyPatch
     found, _ = measured(monkeypatch, tmp_path, None)
     h100 = next(each for each in found.shapes if each.card.key == "h100")
     assert (h100.origin, h100.rate, h100.fleet) == (Origin.MEASURED, None, None)
-    assert found.cheapest is not None
-    assert found.cheapest.name == "l4 tensor parallel 2"
+    assert some(found.cheapest).name == "l4 tensor parallel 2"
 
 
 def test_a_search_sends_the_traffic_of_the_predictions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

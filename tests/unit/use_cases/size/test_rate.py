@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tests.some import some
 from tuner.scoring.goals import parse_slo
 from tuner.use_cases.size.rate import GROWS, MOST_GROWTH, RateSearch, Run, growth, timed
 from tuner.workloads.results import RequestRecord, RequestStatus
@@ -41,10 +42,8 @@ def search(*slos: str) -> RateSearch:
 def test_without_a_bound_on_a_wait_the_rate_does_not_exceed_the_service_rate() -> None:
     found = search("success_rate>=1")
     for first in (0.02, 9.0, 400.0):
-        rough = found.rough(first)
-        assert rough is not None
-        held = found.held(rough)
-        assert held is not None
+        rough = some(found.rough(first))
+        held = some(found.held(rough))
         assert 8.5 < held.rate <= 10.0
         assert held.missed == (GROWS,)
 
@@ -52,10 +51,8 @@ def test_without_a_bound_on_a_wait_the_rate_does_not_exceed_the_service_rate() -
 def test_a_bound_on_the_mean_wait_gives_the_rate_of_the_formula() -> None:
     """M/D/1 waits ρ D / (2 (1 - ρ)) on average: 0.2 s at ρ = 0.8, and 0.3 s with the service."""
     found = search("mean_ttft_ms<300")
-    rough = found.rough(1.0)
-    assert rough is not None
-    held = found.held(rough)
-    assert held is not None
+    rough = some(found.rough(1.0))
+    held = some(found.held(rough))
     assert 6.4 < held.rate <= 8.2  # every one of five runs has to meet the bound, so it is rather below 8
     assert held.missed[0] == "mean_ttft_ms<300"
 
@@ -84,19 +81,16 @@ def test_another_seed_that_misses_lowers_the_rate() -> None:
     """A server whose first seed holds 10 requests/s and whose others hold 8."""
 
     def run(load: Traffic, seed: int) -> Run:
-        assert load.rate is not None
         limit = 10.0 if seed == LOAD.seed else 8.0
-        return Run({"mean_ttft_ms": 50.0 if load.rate <= limit else 500.0}, 0.0)
+        return Run({"mean_ttft_ms": 50.0 if some(load.rate) <= limit else 500.0}, 0.0)
 
-    held = RateSearch(run, LOAD, (parse_slo("mean_ttft_ms<100"),), 1.0).held(8.0)
-    assert held is not None
+    held = some(RateSearch(run, LOAD, (parse_slo("mean_ttft_ms<100"),), 1.0).held(8.0))
     assert 8.0 / 1.03 < held.rate <= 8.0
 
 
 def test_a_server_that_misses_nothing_holds_the_highest_rate_that_was_tried() -> None:
     slos = (parse_slo("mean_ttft_ms<100"),)
-    held = RateSearch(lambda load, seed: Run({"mean_ttft_ms": 1.0}, 0.0), LOAD, slos, 1.0).held(8.0)
-    assert held is not None
+    held = some(RateSearch(lambda load, seed: Run({"mean_ttft_ms": 1.0}, 0.0), LOAD, slos, 1.0).held(8.0))
     assert held.rate == pytest.approx(8.0 * 1.1**20)
     assert held.missed == ()
 

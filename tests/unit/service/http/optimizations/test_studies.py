@@ -16,6 +16,7 @@ from storage.service.store import open_service_store
 from tests.empty_database import write_empty_database
 from tests.postgres import PostgresServer
 from tests.service_samples import START
+from tests.some import some
 from tests.unit.service.http.optimizations.api import LOSS, SPACE, Api, serving
 from tuner.errors import SettingError
 from tuner.scoring.goals import Objective
@@ -254,8 +255,7 @@ def test_weights_choose_on_the_front(store: Optimizations) -> None:
         store.complete("two", number, CompleteBody(client_id="c", metrics={"loss": loss, "speed": rate}))
     found = store.best("two")
     # Over trial 0, trial 1 scores 2^(3/4) = 1.68 and trial 2 scores 4^(1/4) = 1.41.
-    assert found.best is not None
-    assert (found.best.number, found.front) == (1, [1, 2])
+    assert (some(found.best).number, found.front) == (1, [1, 2])
 
 
 def test_an_incomplete_result_is_refused(store: Optimizations) -> None:
@@ -482,11 +482,9 @@ EXAMPLE = Path(__file__).parents[5] / "docs" / "examples" / "optimization_client
 
 
 def test_the_example_finds_the_best_trial(api: Api) -> None:
-    spec = importlib.util.spec_from_file_location("optimization_client", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
+    spec = some(importlib.util.spec_from_file_location("optimization_client", EXAMPLE))
     example: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    some(spec.loader).exec_module(example)
     api.http.client.headers["Authorization"] = f"Bearer {api.http.tokens['ada']}"
     found = example.run(api.http.client, "a", example.measure)
     present = api.get("/compression")
