@@ -25,6 +25,7 @@ from search_spaces import (
     space_names,
 )
 from search_spaces.parameter import same_value
+from tests.some import some
 from tuner.engines.server.flags import ServeFlags, load_flags
 
 COMMON_FLAGS = frozenset(
@@ -138,28 +139,41 @@ CONTEXTS = [("cpu", "0.32.0+cpu"), ("t4", "0.15.1"), ("t4", "0.25.1"), ("l4", "0
 class SpaceContract:
     """Tests of one space; a subclass defines the fixture `space`."""
 
-    @pytest.fixture
-    def space(self) -> Space:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def space(cls) -> Space:
         raise NotImplementedError
 
-    @pytest.fixture(params=CONTEXTS, ids=lambda pair: "-".join(pair))
-    def context(self, request: pytest.FixtureRequest) -> Context:
+    @pytest.fixture(scope="class", params=CONTEXTS, ids=lambda pair: "-".join(pair))
+    @classmethod
+    def context(cls, request: pytest.FixtureRequest) -> Context:
         return generous(*request.param)
 
-    def test_the_empty_configuration_renders_to_nothing(self, space: Space, context: Context) -> None:
-        rendered = space.resolve(context).render({})
-        assert rendered.argv == ()
-        assert rendered.environment == {}
-        assert rendered.model is None
+    @pytest.fixture(scope="class")
+    @classmethod
+    def resolved(cls, space: Space, context: Context) -> ResolvedSpace:
+        return space.resolve(context)
 
-    def test_the_empty_configuration_breaks_no_rule(self, space: Space, context: Context) -> None:
-        assert space.resolve(context).violations({}) == []
+    def test_the_empty_configuration_renders_to_nothing_and_breaks_no_rule(self, resolved: ResolvedSpace) -> None:
+        rendered = resolved.render({})
+        assert (rendered.argv, rendered.environment, rendered.model) == ((), {}, None)
+        assert resolved.violations({}) == []
 
-    def test_a_suggested_configuration_lies_in_the_space(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
+    def test_a_suggested_configuration_lies_in_the_space_and_renders_to_flags_of_the_engine(
+        self, context: Context, resolved: ResolvedSpace
+    ) -> None:
         for seed in range(30):
             config = resolved.suggest(RandomTrial(seed))
             assert resolved.complete(config) == config
+            argv = resolved.render(config).argv
+            flags = [word for word in argv if word.startswith("--")]
+            assert set(flags) <= some(context.flags)
+            assert len(flags) == len(set(flags))
+            for flag, value in itertools.pairwise(argv):
+                if flag in ("--speculative-config", "--compilation-config", "--attention-config"):
+                    content = json.loads(value)
+                    assert content
+                    assert list(content) == sorted(content)
 
     def test_a_suggestion_is_reproducible(self, space: Space, context: Context) -> None:
         first, second = RandomTrial(7), RandomTrial(7)
@@ -167,31 +181,11 @@ class SpaceContract:
         assert list(configs[0].items()) == list(configs[1].items())
         assert first.calls == second.calls
 
-    def test_only_flags_of_the_engine_are_rendered(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
-        assert context.flags is not None
-        for seed in range(30):
-            argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
-            flags = [word for word in argv if word.startswith("--")]
-            assert set(flags) <= context.flags
-            assert len(flags) == len(set(flags))
-
-    def test_json_flags_have_json_objects(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
-        for seed in range(30):
-            argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
-            for flag, value in itertools.pairwise(argv):
-                if flag in ("--speculative-config", "--compilation-config", "--attention-config"):
-                    content = json.loads(value)
-                    assert content
-                    assert list(content) == sorted(content)
-
-    def test_categorical_values_are_json_scalars(self, space: Space, context: Context) -> None:
-        for parameter in space.resolve(context).parameters:
+    def test_categorical_values_are_json_scalars(self, resolved: ResolvedSpace) -> None:
+        for parameter in resolved.parameters:
             assert all(value is None or isinstance(value, bool | int | float | str) for value in parameter.values)
 
-    def test_a_fixed_suggestion_suggests_nothing_else(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
+    def test_a_fixed_suggestion_suggests_nothing_else(self, resolved: ResolvedSpace) -> None:
         config = resolved.suggest(RandomTrial(3))
         trial = RandomTrial(3)
         resolved.suggest_fixed(trial, config)
@@ -200,30 +194,25 @@ class SpaceContract:
         resolved.suggest_fixed(empty, {})
         assert empty.calls == {}
 
-    def test_the_engine_defaults_lie_in_the_space(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
+    def test_the_engine_defaults_lie_in_the_space(self, resolved: ResolvedSpace) -> None:
         defaults = resolved.engine_defaults()
         assert resolved.complete(defaults) == defaults
 
-    def test_a_named_configuration_with_the_defaults_beside_it_lies_in_the_space(
-        self, space: Space, context: Context
+    def test_named_configurations_lie_in_the_space(
+        self, space: Space, context: Context, resolved: ResolvedSpace
     ) -> None:
-        for name, named in space.resolve(context).named.items():
-            resolved = space.resolve(context, wanted=named.config)
-            beside = resolved.defaults_beside(named.config)
-            assert beside.keys().isdisjoint(named.config), name
-            assert resolved.contains({**beside, **named.config}), name
-
-    def test_named_configurations_lie_in_the_space(self, space: Space, context: Context) -> None:
-        for name, named in space.resolve(context).named.items():
-            resolved = space.resolve(context, wanted=named.config)
-            assert resolved.contains(named.config), name
-            assert resolved.violations(named.config) == [], name
-            assert resolved.render(named.config) != Rendered(), name
+        for name, named in resolved.named.items():
+            own = space.resolve(context, wanted=named.config)
+            assert own.contains(named.config), name
+            assert own.violations(named.config) == [], name
+            assert own.render(named.config) != Rendered(), name
             assert named.source, name
+            beside = own.defaults_beside(named.config)
+            assert beside.keys().isdisjoint(named.config), name
+            assert own.contains({**beside, **named.config}), name
 
-    def test_everything_dropped_has_a_reason(self, space: Space, context: Context) -> None:
-        for dropped in space.resolve(context).dropped:
+    def test_everything_dropped_has_a_reason(self, resolved: ResolvedSpace) -> None:
+        for dropped in resolved.dropped:
             assert dropped.reason
             assert "{" not in dropped.reason
             assert "unknown" not in dropped.reason
@@ -232,14 +221,12 @@ class SpaceContract:
         resolved = space.resolve(context, keep_answers=True)
         assert not any(parameter.spec.changes_answers for parameter in resolved.parameters)
 
-    def test_the_dictionary_is_plain_json(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
+    def test_the_dictionary_is_plain_json(self, resolved: ResolvedSpace) -> None:
         content = resolved.to_dict()
         assert json.loads(json.dumps(content)) == content
         assert [*content["parameters"]] == [parameter.name for parameter in resolved.parameters]
 
-    def test_unknown_names_and_values_are_refused(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
+    def test_unknown_names_and_values_are_refused(self, resolved: ResolvedSpace) -> None:
         assert not resolved.contains({"no_such_parameter": 1})
         for parameter in resolved.parameters:
             assert not resolved.contains({parameter.name: "no such value"})
@@ -267,15 +254,17 @@ class EngineSpaceContract(SpaceContract):
     excluded: ClassVar[Sequence[tuple[Mapping[str, ParameterValue], str]]]
     allowed: ClassVar[Sequence[Mapping[str, ParameterValue]]]
 
-    @pytest.fixture
-    def space(self) -> Space:
-        return load_space(self.name)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def space(cls) -> Space:
+        return load_space(cls.name)
 
-    @pytest.fixture(params=(0, 1))
-    def context(self, request: pytest.FixtureRequest, space: Space) -> Context:
+    @pytest.fixture(scope="class", params=(0, 1))
+    @classmethod
+    def context(cls, request: pytest.FixtureRequest, space: Space) -> Context:
         words = str([*space.specs.values()]).replace("'", " ").split()
         flags = frozenset(word for word in words if word.startswith("--"))
-        return replace(self.made, hardware=hardware_named(self.cards[request.param]), cores=None, flags=flags)
+        return replace(cls.made, hardware=hardware_named(cls.cards[request.param]), cores=None, flags=flags)
 
     def test_the_space_names_its_engine(self, space: Space) -> None:
         assert space.engine == self.name

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from records.trials import FailureKind, Provenance, ServerFacts, TrialKind, Verdict
+from records.trials import FailureKind, Provenance, ServerFacts, TrialKind, TrialOutcome, Verdict
 from storage import FailedAttempt, StorageError, Store
 from tests import store_samples as samples
 from tests.contracts.answers_contract import AnswersContract
@@ -17,12 +17,6 @@ from tests.some import some
 
 class StudyContract(StoreFixture):
     """Studies."""
-
-    def test_a_trial_that_was_cut_short_keeps_what_is_known_of_it(self, begun: Store) -> None:
-        begun.finish_trial("s", 0, 0, samples.cut(), None)
-        stored = some(begun.trial("s", 0))
-        assert stored.outcome == samples.cut()
-        assert stored.state == "cut"
 
     def test_a_stored_study_is_read_back_unchanged(self, store: Store) -> None:
         record = samples.study()
@@ -152,17 +146,20 @@ class TrialContract(StoreFixture):
         assert begun.progress(["s", "empty", "unknown"]) == {"s": (2, 1, 1, 1.25), "empty": (0, 0, 0, None)}
         assert begun.progress([]) == {}
 
-    def test_a_failure_is_read_back_unchanged(self, begun: Store) -> None:
-        begun.finish_trial("s", 0, 0, samples.failed(), None)
+    @pytest.mark.parametrize(
+        ("outcome", "state"),
+        [
+            (samples.failed(), "failed"),
+            (samples.cut(), "cut"),
+            (samples.success(server=ServerFacts()), "ok"),  # no values differ from no server
+            (dataclasses.replace(samples.success(), argv=("a\udcff", "b\x00"), environment={"A": "\udcff😀"}), "ok"),
+        ],
+        ids=["a failure", "cut short", "facts without values", "no valid text"],
+    )
+    def test_an_outcome_without_a_verdict_is_read_back(self, begun: Store, outcome: TrialOutcome, state: str) -> None:
+        begun.finish_trial("s", 0, 0, outcome, None)
         trial = some(begun.trial("s", 0))
-        assert trial.outcome == samples.failed()
-        assert trial.verdict is None
-        assert trial.state == "failed"
-
-    def test_server_facts_without_values_differ_from_no_server(self, begun: Store) -> None:
-        begun.finish_trial("s", 0, 0, samples.success(server=ServerFacts()), None)
-        trial = some(begun.trial("s", 0))
-        assert some(trial.outcome).server == ServerFacts()
+        assert (trial.outcome, trial.verdict, trial.state) == (outcome, None, state)
 
     def test_times_are_read_back_in_utc(self, begun: Store) -> None:
         outcome = dataclasses.replace(samples.success(), ended_at=datetime(2026, 7, 1, 0, 30, tzinfo=samples.BERLIN))
@@ -182,12 +179,6 @@ class TrialContract(StoreFixture):
         trial = some(begun.trial("s", 0))
         assert trial.outcome is not None
         assert some(trial.outcome.failure).message == "a\ufffdb\ufffdc 😀"
-
-    def test_arguments_that_are_not_valid_text_are_read_back_unchanged(self, begun: Store) -> None:
-        outcome = dataclasses.replace(samples.success(), argv=("a\udcff", "b\x00"), environment={"A": "\udcff😀"})
-        begun.finish_trial("s", 0, 0, outcome, None)
-        trial = some(begun.trial("s", 0))
-        assert trial.outcome == outcome
 
     def test_a_trial_finishes_once(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.success(), None)

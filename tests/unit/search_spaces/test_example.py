@@ -28,8 +28,9 @@ def blocks(language: str) -> list[str]:
 
 
 class TestExample(SpaceContract):
-    @pytest.fixture
-    def space(self) -> Space:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def space(cls) -> Space:
         return load_space(EXAMPLES / "search_space.yaml")
 
 

@@ -11,6 +11,7 @@ from search_spaces import (
     Context,
     JoinedSpace,
     ParameterValue,
+    ResolvedSpace,
     Space,
     SpaceError,
     hardware_named,
@@ -55,20 +56,20 @@ class Declared(Space):
 
 
 class TestContract(SpaceContract):
-    @pytest.fixture
-    def space(self) -> Space:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def space(cls) -> Space:
         return Declared()
 
-    @pytest.fixture
-    def context(self) -> Context:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def context(cls) -> Context:
         declared = str([*load_space("llama.cpp").specs.values()]).replace("'", " ").split()
         flags = {word for word in declared if word.startswith("--")}
         return replace(VLLM, flags=COMMON_FLAGS | flags)
 
-    def test_named_configurations_lie_in_the_space(self, space: Space, context: Context) -> None:
-        named = space.resolve(context).named
-        assert {each.config["engine"] for each in named.values()} == {"vllm", "llama.cpp"}
-        super().test_named_configurations_lie_in_the_space(space, context)
+    def test_named_configurations_are_those_of_both_engines(self, resolved: ResolvedSpace) -> None:
+        assert {each.config["engine"] for each in resolved.named.values()} == {"vllm", "llama.cpp"}
 
 
 VLLM_SPACE = """

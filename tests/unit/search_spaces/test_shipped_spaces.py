@@ -11,8 +11,9 @@ from tests.contracts.space_contract import SpaceContract, generous
 
 
 class TestShippedSpaces(SpaceContract):
-    @pytest.fixture(params=space_names())
-    def space(self, request: pytest.FixtureRequest) -> Space:
+    @pytest.fixture(scope="class", params=space_names())
+    @classmethod
+    def space(cls, request: pytest.FixtureRequest) -> Space:
         return load_space(request.param)
 
 
