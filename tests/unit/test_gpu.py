@@ -10,6 +10,7 @@ import pytest
 
 from search_spaces.catalogue.hardware import hardware_named
 from search_spaces.units import GIB
+from tests.some import some
 from tuner import gpu
 from tuner.gpu import (
     SlowdownWatch,
@@ -144,11 +145,8 @@ def test_the_memory_in_use_is_in_gib() -> None:
     assert used_memory_gib(5, FakeNvml()) is None
 
 
-def test_energy_is_in_joules() -> None:
+def test_energy_is_in_joules_where_the_card_has_a_counter() -> None:
     assert energy_j(1, FakeNvml()) == 1234.567
-
-
-def test_a_card_without_a_counter_has_no_energy() -> None:
     assert energy_j(0, FakeNvml(counter_mj=None)) is None
 
 
@@ -183,35 +181,27 @@ def test_cancel_ends_the_wait() -> None:
 
 
 def test_a_known_card_has_the_known_memory_and_bandwidth() -> None:
-    profile = hardware_profile(0, FakeNvml())
-
-    assert profile == hardware_named("t4")
+    assert hardware_profile(0, FakeNvml()) == hardware_named("t4")
 
 
 def test_a_known_card_with_other_memory_has_the_drivers_value() -> None:
-    profile = hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-PCIE-40GB", (8, 0), 39.4),)))
+    profile = some(hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-PCIE-40GB", (8, 0), 39.4),))))
 
-    assert profile is not None
     assert (profile.key, profile.memory_gib, profile.bandwidth_gbs) == ("a100", 39.4, 2039)
     # The known A100 is on an SXM board; this one has no NVLink
     assert (profile.link, profile.link_gbs) == (None, None)
-    on_sxm = hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-SXM4-80GB", (8, 0), 79.1),)))
-    assert on_sxm is not None
+    on_sxm = some(hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-SXM4-80GB", (8, 0), 79.1),))))
     assert (on_sxm.link, on_sxm.link_gbs) == ("nvlink", 600)
 
 
 def test_an_unknown_cards_bandwidth_is_bus_times_double_clock() -> None:
-    profile = hardware_profile(1, FakeNvml())
+    profile = some(hardware_profile(1, FakeNvml()))
 
-    assert profile is not None
+    assert hardware_profile(2, FakeNvml()) is None
     assert (profile.name, profile.key, profile.vendor) == ("NVIDIA X", "x", "nvidia")
     assert profile.compute_capability == (9, 0)
     assert profile.memory_gib == 100.0
     assert profile.bandwidth_gbs == pytest.approx(320.064)  # 256 bit / 8 × 5001 MHz × 2
-
-
-def test_a_card_that_does_not_exist_has_no_profile() -> None:
-    assert hardware_profile(2, FakeNvml()) is None
 
 
 def test_host_facts_describe_this_host() -> None:

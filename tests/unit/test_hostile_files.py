@@ -98,9 +98,11 @@ def mutated(base: dict[str, Any], paths: list[tuple[str, ...]]) -> st.SearchStra
     return st.lists(st.tuples(st.sampled_from(paths), leaves | trees), max_size=3).map(change)
 
 
-def dumped(tree: Any) -> str:
-    """Return YAML; Python's own numbers of any size included."""
-    return yaml.safe_dump(tree, allow_unicode=True)
+def written(folder: Path, tree: Any) -> Path:
+    """Write a file of YAML; Python's own numbers of any size included."""
+    path = folder / "x.yaml"
+    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+    return path
 
 
 PIECES = (
@@ -159,8 +161,7 @@ TRAFFIC_PATHS = [
 @few
 @given(tree=mutated(TRAFFIC, TRAFFIC_PATHS))
 def test_a_traffic_file(tree: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(dumped(tree), encoding="utf-8", errors="surrogatepass")
+    path = written(tmp_path, tree)
     with contextlib.suppress(UserError):
         traffic = load_traffic(path)
         assert traffic.longest_request > 0
@@ -185,8 +186,7 @@ SPACE_PATHS = [
 @few
 @given(tree=mutated(SPACE, SPACE_PATHS))
 def test_a_space(tree: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(dumped(tree), encoding="utf-8", errors="surrogatepass")
+    path = written(tmp_path, tree)
     with contextlib.suppress(SpaceError):
         space = load_space(path)
         resolved = space.resolve(Context(hardware_named("t4"), engine_version="0.25.1"))
@@ -205,8 +205,7 @@ CARD = {
 @few
 @given(tree=mutated(CARD, [(key,) for key in CARD] + [("tflops", "float16"), ("tflops", "fp8")]))
 def test_a_card(tree: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(dumped(tree), encoding="utf-8", errors="surrogatepass")
+    path = written(tmp_path, tree)
     with contextlib.suppress(SpaceError):
         hardware_from_file(path)
 
@@ -218,45 +217,17 @@ PRESET |= {"objectives": ["goodput"], "slos": []}
 @few
 @given(tree=mutated(PRESET, [(key,) for key in (*PRESET, "enqueue")] + [("workload", *path) for path in TRAFFIC_PATHS]))
 def test_a_preset(tree: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text(dumped(tree), encoding="utf-8", errors="surrogatepass")
+    path = written(tmp_path, tree)
     with contextlib.suppress(UserError):
         load_preset(str(path))
 
 
+OPERATORS = ("+", "-", "*", "/", "//", "%", "**", "<", "==", "in", "not in", "not", "and", "or", "if", "else")
 TOKENS = (
-    *("a", "b", "secret", "1", "0", "2.5", "1e308", "9" * 60, '"x"', "None", "True", "(", ")", "[", "]", ",", " + "),
-    *(
-        " - ",
-        " * ",
-        " / ",
-        " // ",
-        " % ",
-        " ** ",
-        " < ",
-        " == ",
-        " in ",
-        " not in ",
-        " not ",
-        " and ",
-        " or ",
-        "-",
-        "~",
-    ),
-    *(
-        "min(",
-        "max(",
-        "version(",
-        "capability(",
-        "known(",
-        "effective.a",
-        ".a",
-        "lambda: ",
-        " if ",
-        " else ",
-        "\0",
-        "\\",
-    ),
+    *("a", "b", "secret", "1", "0", "2.5", "1e308", "9" * 60, '"x"', "None", "True", "(", ")", "[", "]", ","),
+    *(f" {operator} " for operator in OPERATORS),
+    *(f"{function}(" for function in ("min", "max", "version", "capability", "known")),
+    *("-", "~", "effective.a", ".a", "lambda: ", "\0", "\\"),
 )
 VALUES = {"a": 3, "b": "x", "secret": UNKNOWN, "effective.a": None}
 
@@ -305,21 +276,7 @@ def test_traces(header: str, rows: list[tuple[str, str, str]], tmp_path: Path) -
         assert found.times_s(None if found.dates else "s") == sorted(each.at for each in found.requests)
 
 
-CSV_PIECES = (
-    "at_s",
-    "running",
-    "waiting",
-    "kv_usage",
-    "preemptions",
-    "rate",
-    "held",
-    ",",
-    "\n",
-    '"',
-    "1",
-    "True",
-    "nan",
-)
+CSV_PIECES = (*frames._SERVER_COLUMNS, "rate", "held", ",", "\n", '"', "1", "True", "nan")
 
 
 @few
@@ -382,43 +339,17 @@ FLAGS = (
         "-cc",
         "-cc.mode=",
         "-cc.a.b=1",
-        "--no-async-scheduling",
-    ),
-    *(
-        "--speculative-config",
-        "--override-generation-config",
-        "--gpu-memory-utilization",
-        "--block-size",
         "-tp",
         "=",
         "-",
-    ),
-    *(
         "--",
-        "--cudagraph-capture-sizes",
-        "--compilation-config",
-        "-cc" + ".a" * 5000 + "=1",
-        "--host",
-        "--port=1",
-        "-q",
     ),
+    *("--no-async-scheduling", "--speculative-config", "--override-generation-config", "--gpu-memory-utilization"),
+    *("--block-size", "--cudagraph-capture-sizes", "--compilation-config", "--host", "--port=1", "-q"),
+    "-cc" + ".a" * 5000 + "=1",
 )
-FLAG_VALUES = (
-    "8",
-    "16k",
-    "1.5",
-    "1e999",
-    "nan",
-    "-1",
-    "9" * 400,
-    "9" * 5000,
-    "{",
-    "{}",
-    "[" * 99_999,
-    "auto",
-    "fp8",
-    "",
-)
+NUMBERS = ("8", "16k", "1.5", "1e999", "nan", "-1", "9" * 400, "9" * 5000)
+FLAG_VALUES = (*NUMBERS, "{", "{}", "[" * 99_999, "auto", "fp8", "")
 flag_words = st.sampled_from(FLAGS) | st.sampled_from(FLAG_VALUES) | entries.map(json.dumps) | st.text(max_size=5)
 speculation = st.dictionaries(st.sampled_from(["method", "model", "num_speculative_tokens"]), leaves | st.just("ngram"))
 

@@ -52,6 +52,10 @@ def requests(ttft_s: float, count: int = COUNT, tokens_s: float = 0.01) -> list[
     ]
 
 
+WAITING = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
+"""The requests without a token."""
+
+
 def looked(given: CutRule, records: list[RequestRecord], at_s: float, load: Traffic | None = None) -> Cut | None:
     watch = TrialWatch(given, load or traffic(), 1)
     return watch.look(RunProgress(records, watch.slos, watch.users), at_s)
@@ -78,9 +82,8 @@ def test_a_sum_that_is_just_allowed_is_seldom_refused_however_often_one_looks() 
 
 def test_a_hopeless_trial_is_cut_as_soon_as_too_many_requests_have_waited_beyond_their_slo() -> None:
     # 9 good requests/s over the 9.9 s until the last is due leave 10 of 100 requests; the eleventh is due at 1.0 s
-    waiting = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
-    assert looked(rule(), waiting, 1.05) is None
-    cut = some(looked(rule(), waiting, 1.15))
+    assert looked(rule(), WAITING, 1.05) is None
+    cut = some(looked(rule(), WAITING, 1.15))
     assert cut.reason == "score at most 0.899, 0.900 needed, after 12 of 100 requests"  # (100 - 11) / 9.9 / 10
     assert (cut.requests, cut.offered, cut.after_s, cut.violations) == (12, 100, 1.15, {})
 
@@ -133,10 +136,9 @@ def test_the_throughput_of_a_closed_loop_is_bounded_by_its_latencies() -> None:
 
 
 def test_a_metric_without_a_bound_keeps_a_trial() -> None:
-    waiting = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
     free = rule()
     free = replace(free, scored=(*free.scored, Objective("quality", Direction.MAXIMIZE, 1.0)))
-    assert looked(replace(free, reference={**free.reference, "quality": 1.0}), waiting, 5.0) is None
+    assert looked(replace(free, reference={**free.reference, "quality": 1.0}), WAITING, 5.0) is None
 
 
 def test_a_trial_is_not_cut_when_little_of_it_is_left() -> None:
@@ -145,11 +147,10 @@ def test_a_trial_is_not_cut_when_little_of_it_is_left() -> None:
 
 
 def test_without_a_feasible_trial_one_that_misses_its_slos_by_more_than_the_nearest_is_cut() -> None:
-    waiting = [replace(each, first_token_s=None, end_s=None) for each in requests(0.0)]
     nearest = CutRule((parse_slo("p50_ttft_ms<1000"),), (GOODPUT,), {"goodput": RATE}, None, math.log(3))
     # the median of 80 requests is at least the wait of the fortieth: at 8.0 s that of the request that was due at 5.0 s
-    assert looked(nearest, waiting, 7.9) is None
-    cut = some(looked(nearest, waiting, 8.05))
+    assert looked(nearest, WAITING, 7.9) is None
+    cut = some(looked(nearest, WAITING, 8.05))
     assert cut.score_at_most is None
     assert cut.violations == {"p50_ttft_ms<1000": pytest.approx(2.05, abs=0.11)}
 

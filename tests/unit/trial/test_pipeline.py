@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from records.trials import Cut, Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.some import some
@@ -29,8 +29,29 @@ from tuner.workloads.traffic import Traffic
 Result = dict[str, float | None] | Failure
 
 
+LOAD = Traffic.model_validate(
+    {"arrivals": {"process": "poisson", "rate": 8}, "requests": 80, "classes": {"a": {"input": 1, "output": 1}}}
+)
+
+
 def figures(spec: TrialSpec, index: int) -> Result:
     return {"output_throughput": 10.0 + index, "success_rate": 1.0}
+
+
+class Starts(StubEngine):
+    """An engine of servers of a class."""
+
+    def __init__(self, server: type[StubServer]) -> None:
+        super().__init__(figures)
+        self._server = server
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        self.servers.append(self._server(spec, figures, None))
+        return self.servers[-1]
+
+
+def run(engine: StubEngine, spec: TrialSpec, clock: RealClock | None = None) -> TrialOutcome:
+    return run_trial(engine, spec, threading.Event(), worker="w0", device="cpu", clock=clock or RealClock())
 
 
 def test_phases_in_order_and_every_second_has_a_name(tmp_path: Path) -> None:
@@ -58,12 +79,12 @@ def test_phases_in_order_and_every_second_has_a_name(tmp_path: Path) -> None:
 
 def test_each_repeat_has_the_cost_at_the_price_of_the_trial(tmp_path: Path) -> None:
     spec = replace(make_spec(tmp_path, 1), price_per_hour=0.036)
-    outcome = run_trial(StubEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    outcome = run(StubEngine(figures), spec)
     costs = [repeat.metrics["cost_per_million_output_tokens"] for repeat in outcome.repeats]
     # a second costs 0.00001; 10 and 11 tokens a second
     assert costs == [pytest.approx(1.0), pytest.approx(10 / 11)]
     assert outcome.metric("cost_per_million_total_tokens") is None
-    free = run_trial(StubEngine(figures), make_spec(tmp_path, 2), threading.Event(), worker="w0", device="cpu")
+    free = run(StubEngine(figures), make_spec(tmp_path, 2))
     assert "cost_per_million_output_tokens" not in free.repeats[0].metrics
 
 
@@ -82,9 +103,7 @@ class SteppingClock(RealClock):
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_step_of_the_wall_clock_changes_no_duration(tmp_path: Path, days: int) -> None:
     clock = SteppingClock(timedelta(days=days))
-    outcome = run_trial(
-        StubEngine(figures), make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu", clock=clock
-    )
+    outcome = run(StubEngine(figures), make_spec(tmp_path, 1), clock)
     seconds = (outcome.ended_at - outcome.started_at).total_seconds()
     assert seconds == pytest.approx(sum(outcome.timings.values()), abs=0.5)
 
@@ -93,24 +112,16 @@ def test_a_step_of_the_wall_clock_changes_no_duration(tmp_path: Path, days: int)
 def test_a_failure_keeps_its_phase_and_the_server_is_stopped(tmp_path: Path, phase: Phase) -> None:
     failure = Failure(FailureKind.ENGINE_CRASH, phase, "boom", "line", 1)
     engine = StubEngine(lambda spec, index: failure)
-    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    outcome = run(engine, make_spec(tmp_path, 1))
     assert outcome.failure == failure
     assert outcome.repeats == ()
     assert all(server.stopped == 1 for server in engine.servers)
     assert len(engine.servers) == (0 if phase in (Phase.CHECK, Phase.LAUNCH) else 1)
 
 
-def test_no_request_succeeded_is_a_failure(tmp_path: Path) -> None:
-    engine = StubEngine(lambda spec, index: {"success_rate": 0.0})
-    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.REQUESTS_FAILED
-    assert outcome.failure.message == "none of 20 requests succeeded"
-
-
 def test_some_failed_requests_are_a_measurement(tmp_path: Path) -> None:
     engine = StubEngine(lambda spec, index: {"success_rate": 0.9, "output_throughput": 5.0})
-    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    outcome = run(engine, make_spec(tmp_path, 1))
     assert outcome.succeeded
     assert [(r.completed, r.failed) for r in outcome.repeats] == [(9, 1), (9, 1)]
 
@@ -129,13 +140,6 @@ class _Full(StubEngine):
         raise OSError(errno.ENOSPC, "No space left on device", "server.log")
 
 
-def test_a_full_disk_is_infrastructure(tmp_path: Path) -> None:
-    outcome = run_trial(_Full(figures), make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.DISK_FULL
-    assert outcome.failure.phase is Phase.LAUNCH
-
-
 class _StubbornServer(StubServer):
     def facts(self) -> ServerFacts:
         raise RuntimeError("no facts")
@@ -145,20 +149,27 @@ class _StubbornServer(StubServer):
         return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, "processes 42 survived SIGKILL")
 
 
-class _Stubborn(StubEngine):
-    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
-        server = _StubbornServer(spec, figures, None)
-        self.servers.append(server)
-        return server
-
-
-def test_an_untyped_exception_and_a_survivor_fail_the_trial(tmp_path: Path) -> None:
-    engine = _Stubborn(figures)
-    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.TUNER_ERROR
-    assert outcome.failure.phase is Phase.COLLECT
-    assert engine.servers[0].stopped == 1
+@pytest.mark.parametrize(
+    ("engine", "kind", "phase", "message"),
+    [
+        (
+            StubEngine(lambda *_: {"success_rate": 0.0}),
+            "requests_failed",
+            Phase.BENCHMARK,
+            "none of 20 requests succeeded",
+        ),
+        (_Full(figures), "disk_full", Phase.LAUNCH, "no space left on disk: server.log"),
+        (Starts(_StubbornServer), "tuner_error", Phase.COLLECT, "no facts"),
+    ],
+    ids=["no request succeeded", "a full disk", "an untyped exception and a survivor"],
+)
+def test_what_goes_wrong_fails_the_trial(
+    tmp_path: Path, engine: StubEngine, kind: str, phase: Phase, message: str
+) -> None:
+    failure = some(run(engine, make_spec(tmp_path, 1)).failure)
+    assert (failure.kind, failure.phase) == (kind, phase)
+    assert message in failure.message
+    assert [server.stopped for server in engine.servers] == ([] if phase is Phase.LAUNCH else [1])
 
 
 class RatedServer(StubServer):
@@ -171,14 +182,6 @@ class RatedServer(StubServer):
         assert workload.rate is not None
         self.loads.append((workload.rate, workload.requests, index))
         return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"p95_ttft_ms": workload.rate})
-
-
-class RatedEngine(StubEngine):
-    """Starts `RatedServer`s."""
-
-    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
-        self.servers.append(RatedServer(spec, figures, None))
-        return self.servers[-1]
 
 
 class WatchedServer(StubServer):
@@ -195,43 +198,25 @@ class WatchedServer(StubServer):
         return Repeat(index, workload.seed, 10, 10, 0, 1.0, {"output_throughput": 3.0})
 
 
-class WatchedEngine(StubEngine):
-    """Starts `WatchedServer`s."""
-
-    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
-        self.servers.append(WatchedServer(spec, figures, None))
-        return self.servers[-1]
-
-
 CUT = Cut("misses p99_ttft_ms<50", 2.0, 20, 100, violations={"p99_ttft_ms<50": 0.5})
 
 
 def test_a_trial_that_is_cut_short_has_neither_repeats_nor_a_failure(tmp_path: Path) -> None:
-    load = Traffic.model_validate(
-        {"arrivals": {"process": "poisson", "rate": 8}, "requests": 80, "classes": {"a": {"input": 1, "output": 1}}}
-    )
     rule = CutRule((parse_slo("p99_ttft_ms<50"),), (), {}, 0.9)
-    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, cut=rule)
-    engine = WatchedEngine(figures)
-    outcome = run_trial(engine, spec, threading.Event(), worker="w0", device="cpu")
+    spec = replace(make_spec(tmp_path, 1), workload=LOAD, repeats=2, cut=rule)
+    engine = Starts(WatchedServer)
+    outcome = run(engine, spec)
     assert (outcome.cut, outcome.failure, outcome.repeats, outcome.succeeded) == (CUT, None, (), False)
     assert engine.servers[0].stopped == 1
     assert len(WatchedServer.watches) == 1
-    run_trial(WatchedEngine(figures), replace(spec, cut=None), threading.Event(), worker="w0", device="cpu")
+    run(Starts(WatchedServer), replace(spec, cut=None))
     assert len(WatchedServer.watches) == 1
 
 
 def test_a_trial_with_capacity_slos_searches_the_capacity_once_per_repeat(tmp_path: Path) -> None:
-    load = Traffic.model_validate(
-        {
-            "arrivals": {"process": "poisson", "rate": 8},
-            "requests": 80,
-            "classes": {"a": {"input": 1, "output": 1}},
-        }
-    )
     RatedServer.loads.clear()
-    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, capacity_slos=(parse_slo("p95_ttft_ms<23"),))
-    outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    spec = replace(make_spec(tmp_path, 1), workload=LOAD, repeats=2, capacity_slos=(parse_slo("p95_ttft_ms<23"),))
+    outcome = run(Starts(RatedServer), spec)
     # 8, 16, 32 (missed), then 22.6, 26.9 and 24.7 (missed); the second search begins at 22.6.
     assert [round(rate, 1) for rate, _, _ in RatedServer.loads][:6] == [8, 16, 32, 22.6, 26.9, 24.7]
     assert [requests for _, requests, _ in RatedServer.loads][:3] == [80, 160, 320]
@@ -244,15 +229,8 @@ def test_a_trial_with_capacity_slos_searches_the_capacity_once_per_repeat(tmp_pa
 
 
 def test_where_no_rate_holds_there_is_no_capacity(tmp_path: Path) -> None:
-    load = Traffic.model_validate(
-        {
-            "arrivals": {"process": "constant", "rate": 8},
-            "requests": 80,
-            "classes": {"a": {"input": 1, "output": 1}},
-        }
-    )
-    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=1, capacity_slos=(parse_slo("p95_ttft_ms<0.01"),))
-    outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    spec = replace(make_spec(tmp_path, 1), workload=LOAD, repeats=1, capacity_slos=(parse_slo("p95_ttft_ms<0.01"),))
+    outcome = run(Starts(RatedServer), spec)
     assert outcome.succeeded
     assert outcome.metric("capacity") is None
     assert outcome.metric("p95_ttft_ms") == 0.25
@@ -261,11 +239,11 @@ def test_where_no_rate_holds_there_is_no_capacity(tmp_path: Path) -> None:
 def test_rates_are_divided_by_the_gpus_of_the_server(tmp_path: Path) -> None:
     spec = replace(make_spec(tmp_path, 1), gpus=4)
     spec = replace(spec, launch=replace(spec.launch, argv=("--tensor-parallel-size", "2")))
-    outcome = run_trial(StubEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    outcome = run(StubEngine(figures), spec)
     assert outcome.metric("output_throughput") == 10.5
     assert outcome.metric("output_throughput_per_gpu") == 5.25
     assert outcome.metric("goodput_per_gpu") is None
-    alone = run_trial(StubEngine(figures), make_spec(tmp_path, 2), threading.Event(), worker="w0", device="cpu")
+    alone = run(StubEngine(figures), make_spec(tmp_path, 2))
     assert "output_throughput_per_gpu" not in alone.repeats[0].metrics
 
 
