@@ -42,20 +42,9 @@ def environment(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Path) -> None:
     (folder / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}')
-    words = [
-        "service",
-        "submit",
-        "--id",
-        "given",
-        "--engine",
-        "simulated",
-        "--trials",
-        "60",
-        "--users",
-        "8",
-        "--no-reduce",
-    ]
-    words += ["--slo", "p99_ttft_ms<500", "--slo", "p99_tpot_ms<90", "--quality-task", "q.jsonl", "--timeout", "2h"]
+    words = ["service", "submit", "--id", "given", "--engine", "simulated", "--trials", "60", "--users", "8"]
+    words += ["--no-reduce", "--timeout", "2h", "--quality-task", "q.jsonl"]
+    words += ["--slo", "p99_ttft_ms<500", "--slo", "p99_tpot_ms<90"]
     printed = run_here(folder, *words, "--priority", "-5", "--share")
     assert (printed.code, printed.err) == (0, "")
     assert printed.out == "given is QUEUED; see it with `tuner service watch given`\n"

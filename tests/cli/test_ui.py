@@ -53,19 +53,9 @@ def test_with_a_password_nothing_is_shown_without_it(tmp_path: Path) -> None:
     token = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     search = "/ajax-api/2.0/mlflow/experiments/search?max_results=1"
     with lease_port(tmp_path / "ports") as lease:
-        command = [
-            sys.executable,
-            "-m",
-            "tuner.cli.main",
-            "study",
-            "ui",
-            "--host",
-            "0.0.0.0",
-            "--port",
-            str(lease.port),
-        ]
+        words = f"-m tuner.cli.main study ui --host 0.0.0.0 --port {lease.port}".split()
         base = f"http://127.0.0.1:{lease.port}"
-        with running(command, tmp_path, f"{base}/health", environment) as output:
+        with running([sys.executable, *words], tmp_path, f"{base}/health", environment) as output:
             codes = {path: fetch(base + path, ReadLimits(30.0)).status for path in ("/", search, "/get-artifact")}
             assert codes == dict.fromkeys(codes, 401)
             reply = fetch(base + search, ReadLimits(30.0), headers={"Authorization": f"Basic {token}"})

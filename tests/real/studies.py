@@ -30,20 +30,9 @@ def optimize(
 
 def study(folder: Path, variables: dict[str, str], vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
     """Run `tuner optimize` in a folder with these variables and return what it prints for programs."""
-    start = [
-        "optimize",
-        "--engine",
-        "vllm",
-        "--vllm",
-        str(vllm),
-        "--model",
-        str(model),
-        "--no-reduce",
-        "--plain",
-        "--json",
-    ]
+    start = ["optimize", "--engine", "vllm", "--vllm", str(vllm), "--model", str(model)]
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *start, *argv],
+        [sys.executable, "-m", "tuner.cli.main", *start, "--no-reduce", "--plain", "--json", *argv],
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run_here
+from tests.cli.command import ran
 from tests.service.running import Service, running_service
 from tuner.client.client import Client
 
@@ -30,21 +30,8 @@ def test_servers_for_a_load_from_submission_to_the_report(
     monkeypatch.setenv("TUNER_TOKEN", service.token)
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     load = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--workload", "traffic.yaml", "--most-gpus", "1")
-    printed = run_here(
-        tmp_path,
-        "service",
-        "submit",
-        "--size",
-        "--id",
-        "fleet",
-        *load,
-        "--card",
-        "h100",
-        "--card-price",
-        "h100=2",
-        "--watch",
-    )
-    assert printed.code == 0, printed.err
+    size = ("service", "submit", "--size", "--id", "fleet", "--watch", "--card", "h100", "--card-price", "h100=2")
+    printed = ran(tmp_path, *size, *load)
     assert "predicts each card and shape" in printed.err
     assert "fleet is DONE: 2 servers of NVIDIA H100 80GB HBM3, one GPU, 2,920 a month" in printed.out, printed.out
     assert "SIMULATED: predicted, not measured" in printed.out

@@ -1,15 +1,13 @@
 """A simulated study from the terminal, in the real service: submit, watch, export, report."""
 
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import ran, run_here
-from tests.service.running import DEADLINE_S, Service, running_service
+from tests.service.running import Service, running_service
 from tuner.client.client import Client
 
 
@@ -62,22 +60,3 @@ def test_a_study_from_submission_to_its_files(service: Service, tmp_path: Path) 
         conclusion = client.conclusion("told")
         assert conclusion is not None
         assert conclusion["reason"] == client.study("told").reason
-
-
-def test_ctrl_c_leaves_the_study_running(service: Service, tmp_path: Path) -> None:
-    # It outlives a watch that starts slowly.
-    service.submit("long", trials=10_000, settings={"sampler": "tpe", "min_gain": 0})
-    command = [sys.executable, "-m", "tuner", "service", "watch", "long"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    seen = next(line for line in process.stderr if line.startswith("[1/10"))
-    assert seen
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "stopped watching; the study goes on, `tuner service watch long` watches it again"
-    assert service.study("long")["state"] == "RUNNING"
-    ran(tmp_path, "service", "cancel", "long")
-    assert service.wait("long")["state"] == "CANCELLED"
-    assert run_here(tmp_path, "service", "watch", "long").code == 130
-    run_here(tmp_path, "service", "logs", "long", "--follow")

@@ -59,21 +59,8 @@ leaves = st.none() | st.booleans() | numbers | words
 KEYS = (
     *("arrivals", "process", "rate", "burstiness", "start_rate", "end_rate", "file", "speed", "users", "requests"),
     *("duration_s", "max_in_flight", "system_prompt", "timeout_s", "classes", "slo", "temperature", "seed", "weight"),
-    *(
-        "input",
-        "output",
-        "prefix",
-        "tokens",
-        "documents",
-        "zipf",
-        "text",
-        "fixed",
-        "uniform",
-        "lognormal",
-        "mean",
-        "cv",
-    ),
-    *("min", "max", "p95_ttft_ms", "goodput_share", "a", "b", "name", "model", "hardware", "space", "workload"),
+    *("input", "output", "prefix", "tokens", "documents", "zipf", "text", "fixed", "uniform", "lognormal", "mean"),
+    *("cv", "min", "max", "p95_ttft_ms", "goodput_share", "a", "b", "name", "model", "hardware", "space", "workload"),
 )
 trees = st.recursive(
     leaves,
@@ -107,24 +94,8 @@ def written(folder: Path, tree: Any) -> Path:
 
 PIECES = (
     *("a: ", "- ", "? ", "[", "]", "{", "}", ", ", "\n", "\n  ", "&a ", "*a", "<<: *a\n", "!!int ", "!!binary ", "|\n"),
-    *(
-        "'",
-        '"',
-        "#",
-        "%",
-        "---\n",
-        "...\n",
-        "1",
-        "9" * 50,
-        "2026-99-99",
-        "1:99:99",
-        "0x",
-        "0o9",
-        ".inf",
-        "~",
-        "\\x",
-        "\t",
-    ),
+    *("'", '"', "#", "%", "---\n", "...\n", "1", "9" * 50, "2026-99-99", "1:99:99", "0x", "0o9", ".inf", "~"),
+    *("\\x", "\t"),
 )
 
 
@@ -330,22 +301,9 @@ def test_a_models_config(tree: Any) -> None:
 
 
 FLAGS = (
-    *(
-        "--max-num-seqs",
-        "--max-model-len=",
-        "--dtype",
-        "-O2",
-        "-O",
-        "-cc",
-        "-cc.mode=",
-        "-cc.a.b=1",
-        "-tp",
-        "=",
-        "-",
-        "--",
-    ),
+    *("--max-num-seqs", "--max-model-len=", "--dtype", "-O2", "-O", "-cc", "-cc.mode=", "-cc.a.b=1", "-tp", "=", "-"),
     *("--no-async-scheduling", "--speculative-config", "--override-generation-config", "--gpu-memory-utilization"),
-    *("--block-size", "--cudagraph-capture-sizes", "--compilation-config", "--host", "--port=1", "-q"),
+    *("--block-size", "--cudagraph-capture-sizes", "--compilation-config", "--host", "--port=1", "-q", "--"),
     "-cc" + ".a" * 5000 + "=1",
 )
 NUMBERS = ("8", "16k", "1.5", "1e999", "nan", "-1", "9" * 400, "9" * 5000)

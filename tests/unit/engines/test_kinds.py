@@ -271,19 +271,8 @@ def test_values_that_the_engine_s_parser_refuses_end_a_study_before_its_first_la
     flags = load_flags(Path(__file__).parents[2] / "data" / "vllm_flags" / "0.32.0.json", "vLLM")
     assert flags is not None
     engine = EngineInfo("vllm", "0.32.0", "vllm", flags.names, Provenance.MEASURED, parser=flags)
-    good = [
-        "--max-num-seqs",
-        "8",
-        "-O3",
-        "-cc.mode",
-        "3",
-        "--instances",
-        "2",
-        "--instances=2",
-        "--max-model-len",
-        "32k",
-    ]
-    check_values(good, engine)
+    good = ["--max-num-seqs", "8", "-O3", "-cc.mode", "3", "--instances", "2", "--instances=2"]
+    check_values([*good, "--max-model-len", "32k"], engine)
     for wrong, rule in (
         (["--max_num_seqs", "é"], "'é' is not a whole number; correct it after `--`"),
         (["--max-num-seqs"], "--max-num-seqs: a value is missing; correct it after `--`"),

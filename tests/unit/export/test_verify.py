@@ -42,16 +42,8 @@ CLIENT = (
     "--model", "org/model", "--max-concurrency", "10", "--random-input-len", "128", "--random-output-len", "64",
 )  # fmt: skip
 BENCH = (
-    "bench",
-    "serve",
-    *CLIENT,
-    "--num-prompts",
-    "40",
-    "--seed",
-    "9",
-    "--save-result",
-    "--result-dir",
-    RESULTS_PLACEHOLDER,
+    *("bench", "serve", *CLIENT, "--num-prompts", "40", "--seed", "9"),
+    *("--save-result", "--result-dir", RESULTS_PLACEHOLDER),
 )
 WARMUP = ("bench", "serve", *CLIENT, "--num-prompts", "10", "--seed", "8")
 ANY = Reference(1.0, 0.0, 1e9)

@@ -85,20 +85,8 @@ def test_servers_of_two_gpus_get_both(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 WORDS = (
-    *(
-        "/opt/vllm",
-        "serve",
-        "checkpoint",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "1",
-        "--served-model-name",
-        "m",
-        "--seed",
-        "3",
-    ),
-    *("--max-num-seqs", "491", "--max-num-batched-tokens", "4710", "--quantization", "fp8"),
+    *("/opt/vllm", "serve", "checkpoint", "--host", "127.0.0.1", "--port", "1", "--served-model-name", "m"),
+    *("--seed", "3", "--max-num-seqs", "491", "--max-num-batched-tokens", "4710", "--quantization", "fp8"),
 )
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": "/cache"}
 SPACE = {"parameters": {"quantization": {"changes_answers": True}}}
