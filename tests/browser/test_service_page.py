@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from storage.service.records import Submission
 from storage.service.store import open_service_store
 from tests.browser.chromium import browser
 from tests.browser.page_walk import LONG_MS, Walk, walk
+from tests.ports import free_port
 from tests.service.running import Service, running_service, start_service
 from tuner.export.formats.registry import names
 
@@ -40,11 +40,6 @@ def opened() -> Iterator[Browser]:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_service(tmp_path_factory.mktemp("page")) as found:
         yield found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def submit(person: Walk, name: str, trials: int, **more: object) -> None:

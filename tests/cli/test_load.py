@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from tests.cli.conftest import inline
 from tests.fakes import install_fake_vllm
 from tests.fakes.http_server import Answer, Asked, http_server
 from tests.fakes.raw_server import answering
+from tests.ports import free_port
 from tests.unit.loadgen.loads import Fake
 from tuner.engines.server import traffic
 from tuner.engines.server.prompts.prompts import make_prompts
@@ -272,12 +272,6 @@ classes:
 slo:
   short: {p95_ttft_ms: 60000}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tests.unit.export.formats.test_files import dumped, expanded, unquoted
 from tuner.export.deployment import Deployment
 from tuner.export.formats.ray_serve import engine_kwargs
@@ -91,12 +91,6 @@ def test_vllm_reads_the_same_arguments(vllm: Path, tmp_path: Path) -> None:
     differing = {name for name in fields if engines[0][name] != engines[2][name]}
     assert differing <= {"optimization_level"}, {name: (engines[0][name], engines[2][name]) for name in differing}
     assert (engines[0]["optimization_level"], engines[2]["optimization_level"]) == ("'1'", "1")
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 @contextmanager

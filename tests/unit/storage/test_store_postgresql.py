@@ -1,6 +1,5 @@
 """The store on a real PostgreSQL server: the contract, and the errors of database servers."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -8,6 +7,7 @@ import pytest
 
 from storage import StorageError, database, open_store
 from tests.contracts.store_contract import StoreContract
+from tests.ports import free_port
 from tests.postgres import PostgresServer
 
 
@@ -21,18 +21,11 @@ class TestPostgresqlStore(StoreContract):
     """The contract on PostgreSQL."""
 
 
-def closed_port() -> int:
-    """A loopback port without a listener."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.parametrize("place", ["me:s3cr%40t@", "me@"])
 def test_an_unreachable_server_gives_one_line_without_the_password(place: str) -> None:
     query = "" if ":" in place else "?password=s3cr%40t"
     with pytest.raises(StorageError) as raised:
-        open_store(f"postgresql://{place}127.0.0.1:{closed_port()}/db{query}")
+        open_store(f"postgresql://{place}127.0.0.1:{free_port()}/db{query}")
     message = str(raised.value)
     assert message.startswith("cannot use the database postgresql+psycopg://me")
     assert "check host, port, user and password" in message

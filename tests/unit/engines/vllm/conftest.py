@@ -1,11 +1,10 @@
-"""A made-up package `vllm` with just the entry points that the helper uses, and a free port."""
+"""A made-up package `vllm` with just the entry points that the helper uses."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -152,11 +151,3 @@ def child_ended_by(number: signal.Signals, word: str, parent: bool = False) -> I
     yield
     stop.set()
     thread.join()
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

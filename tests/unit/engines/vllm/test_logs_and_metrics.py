@@ -10,6 +10,7 @@ import pytest
 
 from records.trials import ServerFacts
 from tests.fakes.raw_server import answering
+from tests.ports import free_port
 from tuner.engines.server.metrics import parse_metrics, scrape, with_benchmark_metrics
 from tuner.engines.sglang.engine import METRICS as SGLANG
 from tuner.engines.vllm.texts import METRICS, facts_from_log
@@ -149,8 +150,8 @@ def test_a_counter_that_did_not_move_has_no_rate() -> None:
     assert facts == ServerFacts()
 
 
-def test_a_server_that_is_gone_has_no_metrics(free_port: int) -> None:
-    assert scrape("127.0.0.1", free_port, METRICS) is None
+def test_a_server_that_is_gone_has_no_metrics() -> None:
+    assert scrape("127.0.0.1", free_port(), METRICS) is None
 
 
 PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
