@@ -170,14 +170,6 @@ KILL_S = 30.0
 tens of GB."""
 
 
-@dataclass(frozen=True)
-class FamilyEnding:
-    """The result of ending a family: the processes that ended and those that survived (normally none)."""
-
-    ended: frozenset[Identity]
-    survivors: frozenset[Identity]
-
-
 def has_mark(pid: int, mark: str) -> bool | None:
     """Return whether the process was started with the mark; None if its environment does not show that.
 
@@ -272,8 +264,8 @@ def end_family(
     grace_s: float,
     segments_seen: Iterable[Path] = (),
     cancelled: CancelToken | None = None,
-) -> FamilyEnding:
-    """End a family: SIGTERM to all, at most `grace_s` seconds for the leader, then SIGKILL to all.
+) -> set[Identity]:
+    """End a family: SIGTERM to all, `grace_s` seconds for the leader at most, SIGKILL to all; return the survivors.
 
     Once `cancelled` is set, the leader has at most `STOP_S` seconds. Once it has ended, the others have at most
     `AFTER_LEADER_S` seconds; after a leader that did not end in time, none. `find_members` is called until it
@@ -281,7 +273,6 @@ def end_family(
     have mapped, now or at an earlier look (`segments_seen`), is removed unless another process has it mapped.
     """
     left = find_members()
-    everyone = set(left)
     segments = {*segments_seen, *mapped_segments(member.pid for member in left)}
     if grace_s > 0:
         for member in left:
@@ -290,11 +281,10 @@ def end_family(
             wait_until_gone(left, min(grace_s, AFTER_LEADER_S), cancelled)
     deadline = time.monotonic() + KILL_S
     while (left := find_members()) and time.monotonic() < deadline:
-        everyone |= left
         segments |= mapped_segments(member.pid for member in left)
         leader_first = sorted(left, key=lambda member: member != leader)  # a leader may react to the end of children
         for member in leader_first:
             send_signal(member, signal.SIGKILL)
         wait_until_gone(left, AFTER_LEADER_S)
     remove_unused(segments)
-    return FamilyEnding(frozenset(everyone - left), frozenset(left))
+    return left

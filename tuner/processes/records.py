@@ -50,15 +50,6 @@ class ProcessRecord:
     folder: str | None = None
 
 
-@dataclass(frozen=True)
-class OrphanCleanup:
-    """The result for one orphan's record: the processes that ended and those that survived (then the record stays)."""
-
-    record: ProcessRecord
-    ended: tuple[Identity, ...]
-    survivors: tuple[Identity, ...]
-
-
 class ProcessRecords:
     """A folder with one JSON file for each started process."""
 
@@ -135,19 +126,19 @@ class ProcessRecords:
         write_atomically(self._path(record.mark), json.dumps(asdict(record)))
 
 
-def reap_orphans(folder: Path, grace_s: float = ORPHAN_GRACE_S) -> list[OrphanCleanup]:
-    """End the processes whose owners have ended, remove their records, and return the results.
+def reap_orphans(folder: Path, grace_s: float = ORPHAN_GRACE_S) -> None:
+    """End the processes whose owners have ended, and remove their records.
 
     A record of another host or process namespace, or one whose owners all live, is left alone. A record from before
     this host's last boot is removed. Only proved members of a record's family are ended. The record is removed once
     none of them is left.
     """
     if not folder.is_dir():
-        return []
+        return
     with _locked(folder / "reap.lock"):
         records = ProcessRecords(folder)
-        results = (_reap(records, record, grace_s) for record in records.all())
-        return [result for result in results if result is not None]
+        for record in records.all():
+            _reap(records, record, grace_s)
 
 
 def reap_orphans_of(folder: Path, worker: Identity, grace_s: float) -> bool:
@@ -173,47 +164,35 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> OrphanCleanup | None:
+def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> None:
     host, boot, namespace = _process_id_scope()
     if record.host != host:
-        return None
+        return
     if record.boot != boot:
         records.remove(record)
-        return OrphanCleanup(record, (), ())
+        return
     if record.namespace != namespace or all(is_alive(owner) for owner in record.owners):
-        return None
+        return
     segments = {Path(segment) for segment in record.segments}
     folder = Path(record.folder) if record.folder is not None else None
-    ending = end_family(
+    survivors = end_family(
         lambda: find_family(record.process, record.mark, record.members, folder), record.process, grace_s, segments
     )
-    if not ending.survivors:
+    if not survivors:
         if folder is not None:
             from tuner import scratch  # only now: its imports would take 2 MB of a waiting watchdog
 
             scratch.remove(folder)
         records.remove(record)
-    return OrphanCleanup(record, tuple(sorted(ending.ended)), tuple(sorted(ending.survivors)))
 
 
 def _read(path: Path) -> ProcessRecord | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return ProcessRecord(
-            mark=path.stem,
-            process=Identity(*data["process"]),
-            port=data["port"],
-            argv=tuple(data["argv"]),
-            label=data["label"],
-            owners=tuple(Identity(*owner) for owner in data["owners"]),
-            host=data["host"],
-            boot=data["boot"],
-            namespace=data["namespace"],
-            created_at=data["created_at"],
-            members=tuple(Identity(*member) for member in data["members"]),
-            segments=tuple(data.get("segments", ())),
-            folder=data.get("folder"),
-        )
+        data["process"] = Identity(*data["process"])
+        data |= {name: tuple(Identity(*each) for each in data[name]) for name in ("owners", "members")}
+        data |= {name: tuple(data.get(name, ())) for name in ("argv", "segments")}
+        return ProcessRecord(**data | {"mark": path.stem})
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

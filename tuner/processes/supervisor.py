@@ -100,8 +100,7 @@ class ServerProcess:
         with self._lock:
             if self._stopped:
                 return []
-            ending = end_family(self._family, self.identity, timeout_s, self._segments_seen, cancelled)
-            survivors = sorted(ending.survivors)
+            survivors = sorted(end_family(self._family, self.identity, timeout_s, self._segments_seen, cancelled))
             if self.identity not in survivors:
                 self.exit_code()
                 self._child.wait()
