@@ -269,18 +269,10 @@ class RayNode:
         return stopped
 
 
-@dataclass(frozen=True)
-class OverNodes:
-    """Builds the engine of a worker that has other nodes; picklable."""
-
-    settings: EngineSettings
-    nodes: tuple[RayNode, ...]
-
-    def __call__(self, slot: int) -> Engine:
-        """Return the engine of the worker, on whose node this runs."""
-        del slot
-        reap_orphans(self.settings.home / "processes")
-        return VllmEngine(self.settings, self.nodes, own_address())
+def engine_over_nodes(settings: EngineSettings, nodes: tuple[RayNode, ...], slot: int) -> Engine:
+    """Return the engine of the worker in a slot, on whose node this runs, and which has other nodes."""
+    reap_orphans(settings.home / "processes")
+    return VllmEngine(settings, nodes, own_address())
 
 
 @dataclass
@@ -329,7 +321,7 @@ def start_group(factory: MakeEngine, slot: int, gpus: int, nodes: int) -> Group:
 
     others = tuple(start(index, RankActor, settings, omp) for index in range(1, nodes))
     ranks = tuple(RayNode(actor, f"{index + 1} of {nodes}") for index, actor in enumerate(others, start=1))
-    return Group(start(0, RayWorker, OverNodes(settings, ranks), slot, omp), others, placement)
+    return Group(start(0, RayWorker, partial(engine_over_nodes, settings, ranks), slot, omp), others, placement)
 
 
 MARKER = ".driver"

@@ -69,16 +69,13 @@ def wait_ready(
     headers: Mapping[str, str] | None = None,
     *,
     health_required: bool = True,
-) -> bool:
+) -> None:
     """Wait at most `deadline_s` seconds until the server on `host`:`port` is ready; poll every 0.1 s.
 
     A server is ready once the process or a descendant listens on the port, `/health` answers 200 and `/v1/models` lists
     `model`. Without `health_required`, a server that has no `/health` is ready once it lists the model. If /proc does
     not show the listener's owner (another user or network namespace), the listener is accepted: the launch was refused
     if anything listened on the port before. `headers` are sent with the request of `/v1/models`.
-
-    Returns:
-        Whether /proc proves that our process listens on the port.
 
     Raises:
         TrialFailed: the failure that `classify` returns if the process exits; `STARTUP_TIMEOUT` at the deadline;
@@ -101,12 +98,12 @@ def wait_ready(
             raise trial_failed(FailureKind.STARTUP_TIMEOUT, Phase.READY, message)
         health = get_local(host, port, "/health", min(left, _REQUEST_S))
         if health is not None:
-            proved = _prove_ownership(process, host, port)
+            _refuse_other_listener(process, host, port)
             found = health.problem and f"/health: {health.problem}"
             if health.status == 200 or (not health_required and health.status in NO_ENDPOINT):
                 found = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
                 if found is None:
-                    return proved
+                    return
             if left >= _REQUEST_S or problem is None:  # a request that the deadline cuts short says less
                 problem = found
         cancelled.wait(min(_POLL_S, left))
@@ -137,8 +134,8 @@ def _models_problem(
     raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, message)
 
 
-def _prove_ownership(process: StartedProcess, host: str, port: int) -> bool:
-    """Return True if the process or a descendant is proved to listen on the port, False if /proc does not show that.
+def _refuse_other_listener(process: StartedProcess, host: str, port: int) -> None:
+    """Return if the process or a descendant listens on the port, or /proc does not show who does.
 
     Raises:
         TrialFailed: `PORT_TAKEN`, if another process is proved to listen.
@@ -146,14 +143,11 @@ def _prove_ownership(process: StartedProcess, host: str, port: int) -> bool:
     for _ in range(_LOOKS):
         family = {process.identity, *process.descendants()}
         ours, complete = _any_listens((member.pid for member in family), port)
-        if ours:
-            return True
-        if not complete or not any_process_listens(port):
-            return False
+        if ours or not complete or not any_process_listens(port):
+            return
     if process.alive():
         message = f"{host}:{port} is answered by a process that this trial did not start"
         raise trial_failed(FailureKind.PORT_TAKEN, Phase.READY, message)
-    return False
 
 
 def _any_listens(pids: Iterable[int], port: int) -> tuple[bool, bool]:

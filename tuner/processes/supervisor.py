@@ -20,7 +20,6 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from records.trials import FailureKind, Phase
 from tuner.cancellation import CancelToken
@@ -32,22 +31,16 @@ from tuner.processes.records import ProcessRecord, ProcessRecords
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
-class Reapable(Protocol):
-    """A child process that can be reaped; `subprocess.Popen` is one."""
-
-    def wait(self) -> int | None:
-        """Wait for the end of the process and reap it."""
-
-
 class ServerProcess:
     """A started process that leads its own group. `stop` must be called in any case and may be called twice.
 
-    The process is not reaped before `stop`, so that its id is not recycled while this object is in use.
+    The process is not reaped before `stop`, so that its id is not recycled while this object is in use. `reap` waits
+    for its end and reaps it.
     """
 
-    def __init__(self, child: Reapable, record: ProcessRecord, records: ProcessRecords) -> None:
+    def __init__(self, reap: Callable[[], object], record: ProcessRecord, records: ProcessRecords) -> None:
         self.identity = record.process
-        self._child = child
+        self._reap = reap
         self._record = record
         self._records = records
         self._members_seen: set[Identity] = {record.process}
@@ -103,7 +96,7 @@ class ServerProcess:
             survivors = sorted(end_family(self._family, self.identity, timeout_s, self._segments_seen, cancelled))
             if self.identity not in survivors:
                 self.exit_code()
-                self._child.wait()
+                self._reap()
             if not survivors:
                 self._stopped = True
                 self._records.remove(self._record)
@@ -164,7 +157,7 @@ def start_server(
             message = f"no space left to start a server (log {log_path}, records {records.folder}): {error}"
             raise trial_failed(FailureKind.DISK_FULL, Phase.LAUNCH, message) from error
         raise
-    return ServerProcess(popen, record, records)
+    return ServerProcess(popen.wait, record, records)
 
 
 def _record_and_open_gate(

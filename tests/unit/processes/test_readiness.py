@@ -34,8 +34,8 @@ def _serve(starter: Starter, port: int, **behaviour: object) -> ServerProcess:
     return starter(program, "serve", "the model", "--host", "127.0.0.1", "--port", str(port), port=port)
 
 
-def _wait(process: ServerProcess, port: int, deadline_s: float = 240, cancelled: threading.Event | None = None) -> bool:
-    return wait_ready(process, "127.0.0.1", port, "the model", deadline_s, cancelled or threading.Event(), classify)
+def _wait(process: ServerProcess, port: int, deadline_s: float = 240, cancelled: threading.Event | None = None) -> None:
+    wait_ready(process, "127.0.0.1", port, "the model", deadline_s, cancelled or threading.Event(), classify)
 
 
 def _failure(
@@ -50,7 +50,7 @@ def _failure(
 def test_ready_once_our_own_server_serves_the_model(starter: Starter, port: int) -> None:
     begun = time.monotonic()
 
-    assert _wait(_serve(starter, port, startup_s=0.2), port)
+    _wait(_serve(starter, port, startup_s=0.2), port)
 
     assert time.monotonic() - begun > 0.2
 
@@ -122,7 +122,7 @@ def test_a_listener_of_unknown_owner_is_accepted_without_proof(
     monkeypatch.setattr(psutil.Process, "net_connections", lambda *_, **__: [])
     monkeypatch.setattr(psutil, "net_connections", lambda **_: [])
 
-    assert not _wait(_serve(starter, port), port)
+    _wait(_serve(starter, port), port)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -156,7 +156,7 @@ def test_a_request_that_the_deadline_cuts_short_does_not_hide_the_problem(
 
     monkeypatch.setattr(readiness, "_REQUEST_S", 0.5)
     monkeypatch.setattr(readiness, "get_local", answer)
-    monkeypatch.setattr(readiness, "_prove_ownership", lambda *_: True)
+    monkeypatch.setattr(readiness, "_refuse_other_listener", lambda *_: None)
     failure = _failure(starter("/bin/sleep", "60"), 1, deadline_s=0.8)
     assert failure.message == "the server was not ready after 0.8 s: /health: more than 1048576 bytes"
 

@@ -226,25 +226,16 @@ class CommandStart:
     on_success: Callable[[], None]
 
 
-class _Reaper:
-    """Reaps the server through the helper, which is its parent."""
-
-    def __init__(self, job: ResidentJob) -> None:
-        self._job = job
-
-    def wait(self) -> int | None:
-        """Wait until the helper reports its end, and have the helper reap it."""
-        self._job.wait(_REAP_S)
-        self._job.reap()
-        return self._job.exit_code
-
-
 class ForkedServerProcess(ServerProcess):
     """A `ServerProcess` that is the helper's child. It ends with the helper, which ends with the tuner."""
 
     def __init__(self, job: ResidentJob, record: ProcessRecord, records: ProcessRecords) -> None:
-        super().__init__(_Reaper(job), record, records)
+        super().__init__(self._reap_by_helper, record, records)
         self._job = job
+
+    def _reap_by_helper(self) -> None:
+        self._job.wait(_REAP_S)
+        self._job.reap()
 
     def exit_code(self) -> int | None:
         if not self.alive():
