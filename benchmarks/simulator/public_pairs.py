@@ -26,7 +26,6 @@ from search_spaces.catalogue.models import known_configs
 from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.prediction import Platform, build_server
@@ -137,8 +136,7 @@ def _predicted(
     except SystemExit as error:
         return str(error)
     simulated = server.run(_client(run.get("load") or group["load"], size), 0, noise=False)
-    interval, speculative = server.config.stream_interval, server.speculative
-    metrics = bench_metrics(simulated.requests, simulated.received_s, interval, speculative, (50, 99))
+    metrics = simulated.bench_metrics((50, 99))
     found = {name: metrics[key] or 0.0 for name, key in _METRICS.items()}
     return {**found, "throughput": 1000.0 / found["tpot"]} if group.get("decodes") and found["tpot"] else found
 

@@ -17,7 +17,6 @@ import yaml
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import HardwareProfile, ModelShape, hardware_named, known_hardware, version_tuple
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import client_metrics, run_workload
@@ -224,7 +223,7 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
         return _median_of_repeats(server, row.workload, row.repeats)
     client = bench_serve_client(row.workload, parameters.client_us * 1e-6)
     run = server.run(client, CLIENT_SEED, noise=False, warm=warm or row.warm, limit_s=row.limit_s)
-    return bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 99))
+    return run.bench_metrics((50, 99))
 
 
 def _median_of_repeats(server: ConfiguredServer, workload: SingleWorkload, repeats: int) -> dict[str, float | None]:
@@ -232,7 +231,7 @@ def _median_of_repeats(server: ConfiguredServer, workload: SingleWorkload, repea
     measured = []
     for index in range(repeats):
         run = run_workload(server, workload, workload.repeat_seed(index))
-        metrics = client_metrics(workload, run, server)
+        metrics = client_metrics(workload, run)
         if metrics is None:
             return {}
         measured.append(metrics)

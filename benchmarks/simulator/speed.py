@@ -23,7 +23,6 @@ from benchmarks.command_line import documented_parser
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import hardware_named, known_models
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.serve_config import resolve_serve_config
 
@@ -40,7 +39,7 @@ def simulate_trial(workload: BenchServeWorkload, card: str, *arguments: str) -> 
     config = resolve_serve_config(arguments, {}, model, hardware_named(card), version, frozenset(packages))
     server = ConfiguredServer(config, parameters_of(card))
     run = server.run(bench_serve_client(workload, 0.0015), 1)
-    bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 90, 95, 99))
+    run.bench_metrics((50, 90, 95, 99))
     return run.trace.steps
 
 

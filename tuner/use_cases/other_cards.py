@@ -14,7 +14,7 @@ from search_spaces.render import gpus_of
 from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.flags import DEFAULT_VERSION, default_version
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
+from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import MeasuredPoint, Roofline, measured_point, roofline_of
 from tuner.engines.simulator.serve_config import find_shape
 from tuner.scoring.cost import token_costs
@@ -127,7 +127,7 @@ def _figures(
             "no prediction on %s, the simulator failed: %s: %s", platform.card.key, type(error).__name__, error
         )
         return CardFigures(failure="the simulator failed")
-    metrics = client_metrics(workload, run, server) if any_completed(run) else None
+    metrics = client_metrics(workload, run) if run.completed else None
     if metrics is None:
         return CardFigures(failure="the requests do not end within the time limit of a benchmark")
     used = gpus_of(outcome.argv)

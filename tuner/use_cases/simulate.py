@@ -70,7 +70,7 @@ class Simulation:
     @property
     def completed(self) -> int:
         """The requests that completed."""
-        return sum(request.status == "completed" for request in self.run.requests)
+        return self.run.completed
 
     @property
     def copies(self) -> int:
@@ -132,7 +132,7 @@ def simulate(
     except ConfigRefused as error:
         raise UserError(f"{_refused(version, card)}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=noise)
-    metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
+    metrics, price = client_metrics(load, done) or {}, find_price(settings.price, card)
     return Simulation(
         metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
         workload=load,
@@ -158,7 +158,7 @@ def _metrics_on(
 ) -> Mapping[str, float | None] | None:
     """Return the metrics on another platform; None for a closed loop that does not end."""
     server = build_server(platform, words, settings.env, shape, instances)
-    return client_metrics(load, run_workload(server, load, settings.seed), server)
+    return client_metrics(load, run_workload(server, load, settings.seed))
 
 
 def _bands(

@@ -12,7 +12,7 @@ of one table: what vLLM calls a block, and what the pool counts. With one table 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class PageRule:
         return self.full * blocks + self.windowed * windowed + self.states
 
 
+@dataclass(slots=True, eq=False)
 class Chain:
     """The blocks of one shared prefix, or of one sequence's own tokens.
 
@@ -57,27 +58,22 @@ class Chain:
         states: the numbers of first blocks after which the state of recurrent layers is kept.
     """
 
-    __slots__ = ("cached", "depths", "held", "runs", "states")
-
-    def __init__(self) -> None:
-        self.cached = 0
-        self.held = 0
-        self.depths: Counter[int] = Counter()
-        self.runs: list[BlockRun] = []
-        self.states: set[int] = set()
+    cached: int = 0
+    held: int = 0
+    depths: Counter[int] = field(default_factory=Counter)
+    runs: list[BlockRun] = field(default_factory=list)
+    states: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True, eq=False)
 class BlockRun:
     """Blocks of one chain that became idle together; `count` falls as they are evicted or used again.
 
     Without a chain, they are single pages.
     """
 
-    __slots__ = ("chain", "count")
-
-    def __init__(self, chain: Chain | None, count: int) -> None:
-        self.chain = chain
-        self.count = count
+    chain: Chain | None
+    count: int
 
 
 class BlockPool:

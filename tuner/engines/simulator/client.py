@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tuner.engines.simulator.block_pool import Chain
 from tuner.engines.simulator.sequence import Prompt
@@ -20,6 +20,7 @@ from tuner.workloads.traces.texts import CHARACTERS_PER_TOKEN
 from tuner.workloads.traffic import Traffic
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedRequest:
     """A request in the view of its client. Times are in seconds from the start of the run; None before the event.
 
@@ -38,36 +39,20 @@ class SimulatedRequest:
         error: the reason why it was not sent, if its session ended.
     """
 
-    __slots__ = (
-        *("deadline_s", "due_s", "end_s", "error", "first_s", "in_flight", "name", "pause_s", "prompt", "segments"),
-        *("sent_s", "session", "status", "turn"),
-    )
-
-    def __init__(
-        self,
-        prompt: Prompt,
-        name: str,
-        due_s: float | None,
-        deadline_s: float | None,
-        *,
-        session: int | None = None,
-        turn: int = 0,
-        pause_s: float = 0.0,
-    ) -> None:
-        self.session = session
-        self.turn = turn
-        self.pause_s = pause_s
-        self.error: str | None = None
-        self.prompt = prompt
-        self.name = name
-        self.due_s = due_s
-        self.deadline_s = deadline_s
-        self.sent_s: float | None = None
-        self.first_s: float | None = None
-        self.end_s: float | None = None
-        self.status = RequestStatus.NOT_SENT
-        self.in_flight = False
-        self.segments: list[tuple[int, int]] = []
+    prompt: Prompt
+    name: str
+    due_s: float | None
+    deadline_s: float | None
+    sent_s: float | None = None
+    first_s: float | None = None
+    end_s: float | None = None
+    status: RequestStatus = RequestStatus.NOT_SENT
+    in_flight: bool = False
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    session: int | None = None
+    turn: int = 0
+    pause_s: float = 0.0
+    error: str | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from tuner.engines.simulator.client import ScheduledSend, SimulatedClient, Simul
 from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.limits import uneven_part
 from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget
+from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import ErrorBands, Parameters, find_error_bands
 from tuner.engines.simulator.precision import is_hopper
 from tuner.engines.simulator.replica import Replica, SimulationTrace
@@ -38,7 +39,7 @@ from tuner.engines.simulator.scheduler import Scheduler, SchedulerCounts, Specul
 from tuner.engines.simulator.sequence import AnswerText
 from tuner.engines.simulator.serve_config import ServeConfig
 from tuner.engines.simulator.step_time import StepTime
-from tuner.workloads.results import RequestStatus
+from tuner.workloads.results import RequestRecord, RequestStatus
 
 
 class _EventKind(IntEnum):
@@ -190,6 +191,7 @@ class SimulatedRun:
         flops: the arithmetic that the tokens need.
         bytes: the memory traffic that the tokens need.
         sufficient: blocks of each replica with which the run goes the same way; see `BlockPool.sufficient`.
+        config: of each server.
     """
 
     requests: list[SimulatedRequest]
@@ -200,14 +202,35 @@ class SimulatedRun:
     flops: float
     bytes: float
     sufficient: int | None
+    config: ServeConfig
 
     @property
     def all_ended(self) -> bool:
         """Whether every request ended, with any status, before the run did."""
         return not any(request.in_flight or request.end_s is None for request in self.requests)
 
+    @property
+    def completed(self) -> int:
+        """The number of completed requests; a trial without one has failed."""
+        return sum(request.status is RequestStatus.COMPLETED for request in self.requests)
 
-def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], servers_per_gpu: int) -> SimulatedRun:
+    @property
+    def duration_s(self) -> float:
+        """Seconds until the last request ended."""
+        return max((request.end_s or 0.0 for request in self.requests), default=0.0)
+
+    def records(self) -> list[RequestRecord]:
+        """Return the record of each request as the load generator writes it."""
+        interval, speculative = self.config.stream_interval, self.config.speculation is not None
+        return [request_record(each, self.received_s, interval, speculative) for each in self.requests]
+
+    def bench_metrics(self, percentiles: Sequence[int]) -> dict[str, float | None]:
+        """Return the metrics that `vllm bench serve` writes; see `tuner.engines.simulator.metrics.bench_metrics`."""
+        interval, speculative = self.config.stream_interval, self.config.speculation is not None
+        return bench_metrics(self.requests, self.received_s, interval, speculative, percentiles)
+
+
+def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], config: ServeConfig) -> SimulatedRun:
     """Return the result of all replicas.
 
     The steps of the replicas follow one another in `received_s`, and the requests' segments are moved to the steps of
@@ -223,12 +246,13 @@ def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], se
     return SimulatedRun(
         requests=requests,
         received_s=np.concatenate([np.array(replica.trace.received_s) for replica in replicas]),
-        trace=_merged_trace([replica.trace for replica in replicas], servers_per_gpu),
-        counts=_summed([replica.scheduler.counts for replica in replicas]),
+        trace=_merged_trace([replica.trace for replica in replicas], config.servers_per_gpu),
+        counts=summed([replica.scheduler.counts for replica in replicas]),
         seconds={cause: sum(time.seconds.get(cause, 0.0) for time in times) for cause in causes},
         flops=sum(time.flops for time in times),
         bytes=sum(time.bytes for time in times),
         sufficient=_most([replica.scheduler.pool.sufficient for replica in replicas]),
+        config=config,
     )
 
 
@@ -246,7 +270,8 @@ def _merged_trace(traces: Sequence[SimulationTrace], servers_per_gpu: int) -> Si
     )
 
 
-def _summed(counts: Sequence[SchedulerCounts]) -> SchedulerCounts:
+def summed(counts: Sequence[SchedulerCounts]) -> SchedulerCounts:
+    """Return the counters of several schedulers, or of several runs, as those of one."""
     return SchedulerCounts(
         preemptions=sum(each.preemptions for each in counts),
         queried_tokens=sum(each.queried_tokens for each in counts),
@@ -311,11 +336,6 @@ class ConfiguredServer:
         """The errors of predictions of its kind."""
         return find_error_bands(self.config, instances=self.instances)
 
-    @property
-    def speculative(self) -> bool:
-        """Whether a sequence may get several tokens in a step."""
-        return self.config.speculation is not None
-
     def run(
         self,
         client: SimulatedClient,
@@ -344,7 +364,7 @@ class ConfiguredServer:
             first_gpu = number * self.config.parallel.replica_gpus % self.gpus
             replicas.append(Replica(self.config, self.parameters, scheduler, time, first_gpu))
         BenchmarkSimulation(replicas, client).run(limit_s, fast_forward)
-        return merged_run(list(client.requests), replicas, self.config.servers_per_gpu)
+        return merged_run(list(client.requests), replicas, self.config)
 
     def _scheduler(self, seed: int, fast_forward: bool) -> Scheduler:
         config, blocks, host = self.config, self.budget.blocks, None

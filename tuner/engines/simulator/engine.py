@@ -18,10 +18,9 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, Watch
 from tuner.engines.command_line import program_of
 from tuner.engines.simulator.client import workload_client
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun, summed
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT, Platform, configuration
@@ -130,7 +129,7 @@ class SimulatedServer:
         warmup = workload.warmup()
         if warmup is not None:
             run = self._run(warmup, 0, self._limits.warmup_s)
-            self._clock.advance(_duration_s(run))
+            self._clock.advance(run.duration_s)
 
     def watch(self, watch: Watch) -> None:
         """See `Watchable`."""
@@ -141,30 +140,26 @@ class SimulatedServer:
         run = self._run(workload, index, self._limits.benchmark_s)
         self._runs.append(run)
         self._write_states(run, index)
-        interval, speculative = self._config.stream_interval, self._ready_server().speculative
         if not isinstance(workload, ClosedLoop):
-            records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
+            records = run.records()
             self._raise_if_cut(records)
-            self._clock.advance(_duration_s(run))
+            self._clock.advance(run.duration_s)
             write_records(self._spec.artifacts / f"requests-{index}.jsonl.gz", records)
             return repeat_of(workload, records, index)
-        self._clock.advance(_duration_s(run))
+        self._clock.advance(run.duration_s)
         if not run.all_ended:
             message = f"the benchmark did not end within {self._limits.benchmark_s:g} s"
             raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
-        metrics = bench_metrics(run.requests, run.received_s, interval, speculative, workload.percentiles)
-        return self._repeat(workload, index, run, metrics)
+        return self._repeat(workload, index, run)
 
-    def _repeat(self, workload: ClosedLoop, index: int, run: SimulatedRun, metrics: dict[str, float | None]) -> Repeat:
+    def _repeat(self, workload: ClosedLoop, index: int, run: SimulatedRun) -> Repeat:
         """Return the repeat of a closed loop and write its result file."""
-        completed = sum(request.status == "completed" for request in run.requests)
-        offered = len(run.requests)
-        duration = max(request.end_s or 0.0 for request in run.requests)
-        counts = {"completed": completed, "failed": offered - completed, "duration": duration}
+        metrics, offered, completed = run.bench_metrics(workload.percentiles), len(run.requests), run.completed
+        counts = {"completed": completed, "failed": offered - completed, "duration": run.duration_s}
         text = json.dumps({"simulated": True, **counts, **metrics})
         (self._spec.artifacts / f"bench-{index}.json").write_text(text, encoding="utf-8")
         seed = workload.repeat_seed(index)
-        return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
+        return Repeat(index, seed, offered, completed, offered - completed, run.duration_s, metrics)
 
     def _run(self, workload: SingleWorkload, index: int, limit_s: float) -> SimulatedRun:
         server = self._ready_server()
@@ -172,8 +167,7 @@ class SimulatedServer:
         client = workload_client(workload, seed, self._config.prefix_caching, server.parameters.client_us * 1e-6)
         # trials and rounds of one configuration differ by the noise, and each of them is reproducible
         noise_seed = seed + 7919 * self._spec.number + 104729 * self._spec.round
-        run = server.run(client, noise_seed, limit_s=limit_s)
-        return run
+        return server.run(client, noise_seed, limit_s=limit_s)
 
     def _raise_if_cut(self, records: list[RequestRecord]) -> None:
         """Advance the clock to the moment at which the benchmark is cut short, if it is.
@@ -202,12 +196,8 @@ class SimulatedServer:
         server = self._server
         if server is None:
             return ServerFacts()
-        budget, counts = server.budget, [run.counts for run in self._runs]
-        queried = sum(each.queried_tokens for each in counts)
-        queued = [seconds for each in counts for seconds in each.queued_s]
+        budget, counts = server.budget, summed([run.counts for run in self._runs])
         usage = [state[3] for run in self._runs for state in run.trace.states]
-        drafts, drafted = sum(each.drafts for each in counts), sum(each.drafted_tokens for each in counts)
-        accepted = sum(each.accepted_tokens for each in counts)
         return ServerFacts(
             kv_cache_tokens=budget.tokens,
             kv_cache_gib=budget.kv_gib,
@@ -215,13 +205,13 @@ class SimulatedServer:
             weights_gib=budget.weights_gib,
             graph_gib=budget.graphs_gib,
             attention_backend=self._config.backend,
-            preemptions=float(sum(each.preemptions for each in counts)) if counts else None,
-            prefix_hit_rate=sum(each.hit_tokens for each in counts) / queried if queried else None,
-            queue_time_mean_s=sum(queued) / len(queued) if queued else None,
+            preemptions=float(counts.preemptions) if self._runs else None,
+            prefix_hit_rate=counts.hit_tokens / counts.queried_tokens if counts.queried_tokens else None,
+            queue_time_mean_s=sum(counts.queued_s) / len(counts.queued_s) if counts.queued_s else None,
             kv_usage_max=max(usage, default=None),
             kv_usage_mean=sum(usage) / len(usage) if usage else None,
-            spec_acceptance_rate=accepted / drafted if drafted else None,
-            spec_tokens_per_draft=accepted / drafts if drafts else None,
+            spec_acceptance_rate=counts.accepted_tokens / counts.drafted_tokens if counts.drafted_tokens else None,
+            spec_tokens_per_draft=counts.accepted_tokens / counts.drafts if counts.drafts else None,
         )
 
     def stop(self) -> Failure | None:
@@ -229,10 +219,6 @@ class SimulatedServer:
             self._clock.advance(STOP_S)
         self._server = None
         return None
-
-
-def _duration_s(run: SimulatedRun) -> float:
-    return max((request.end_s or 0.0 for request in run.requests), default=0.0)
 
 
 def first_cut(watch: Watch, progress: RunProgress) -> Cut | None:

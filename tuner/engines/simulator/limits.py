@@ -28,10 +28,10 @@ AUTO_LENGTH = -1
 """The value of `--max-model-len` for the longest context that the KV cache holds."""
 
 
-def at_least_one(name: str, value: int | None) -> int:
+def at_least_one(name: str, value: int | None, refused: type[ConfigRefused] = ConfigRefused) -> int:
     """Return a value of at least 1; 1 if it is not given."""
     if value is not None and value < 1:
-        raise ConfigRefused(f"{name}: Input should be greater than or equal to 1")
+        raise refused(f"{name}: Input should be greater than or equal to 1")
     return value or 1
 
 
@@ -175,7 +175,7 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
         ParallelismRefused: with vLLM's message if it has one, for a degree below 1, heads that cannot be divided, fewer
             layers than groups of layers, expert parallelism without experts, and more GPUs than the machine has.
     """
-    tensor, pipeline, data = (_degree(name, flags[name]) for name in _DEGREES)
+    tensor, pipeline, data = (at_least_one(name, flags[name], ParallelismRefused) for name in _DEGREES)
     if model.heads % tensor:
         raise ParallelismRefused(
             f"Total number of attention heads ({model.heads}) must be divisible by tensor parallel size ({tensor})."
@@ -201,12 +201,6 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
             parallel.gpus,
         )
     return parallel
-
-
-def _degree(name: str, value: int | None) -> int:
-    if value is not None and value < 1:
-        raise ParallelismRefused(f"{name}: Input should be greater than or equal to 1")
-    return value or 1
 
 
 def shard_of(model: ModelShape, parallel: Parallelism) -> ModelShape:

@@ -96,27 +96,13 @@ class Weights:
     expert_kernels: str
 
 
-def find_weights(
-    model: ModelShape,
-    card: HardwareProfile,
-    dtype: str,
-    quantization: str | None,
-    bits: int,
-    marlin_input: str | None,
-    fast_blocks: bool = True,
-) -> Weights:
-    """Return the weights of a model on a card.
+def find_weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
+    """Return the weights of a model, or of a part of one, in the formats of a configuration.
 
-    Args:
-        model: the shape of the model.
-        card: the GPU.
-        dtype: 16-bit format of weights and arithmetic.
-        quantization: quantization method; None for 16-bit weights.
-        bits: stored bits of a weight in a linear layer.
-        marlin_input: 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
-        fast_blocks: whether FP8 matrices with scales by blocks are multiplied as fast as those with one scale.
+    `marlin_input` is the 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
     """
-    parts = _part_bits(model, quantization, bits)
+    card, dtype, quantization = config.card, config.dtype, config.quantization
+    parts = _part_bits(model, quantization, config.weight_bits)
     experts = tuple(
         ExpertWeights(group.count, group.mlp, one, one * parts.experts / 8)
         for group in model.groups
@@ -126,7 +112,7 @@ def find_weights(
     expert_bytes = sum(each.resident_bytes for each in experts)
     linear_bytes = model.matrix_bytes(parts) - expert_bytes
     kernels, arithmetic = _kernels(card, dtype, None if quantization in EXPERTS_ONLY else quantization, marlin_input)
-    if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
+    if kernels == "native" and quantization == "fp8_per_block" and not config.fast_blocks:
         kernels = "blocks"
     expert_kernels, expert_arithmetic = kernels, arithmetic
     if quantization in EXPERTS_ONLY:
@@ -150,19 +136,6 @@ def find_weights(
         kernels=kernels,
         expert_arithmetic=expert_arithmetic,
         expert_kernels=expert_kernels,
-    )
-
-
-def configured_weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
-    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
-    return find_weights(
-        model,
-        config.card,
-        config.dtype,
-        config.quantization,
-        config.weight_bits,
-        marlin_input,
-        config.fast_blocks,
     )
 
 
@@ -286,7 +259,7 @@ def _draft_bytes(config: ServeConfig) -> float:
     made, draft = config.speculation, config.draft
     if made is None or draft is None:
         return 0.0
-    weights = configured_weights(draft, draft.shard, None)
+    weights = find_weights(draft, draft.shard, None)
     if made.method == "draft_model":
         return weights.resident_bytes
     matrices = made.copies * (weights.linear_bytes + sum(each.resident_bytes for each in weights.experts))

@@ -15,7 +15,6 @@ from search_spaces.render import instances_of, without_instances
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
-from tuner.engines.simulator.metrics import bench_metrics, request_record
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.serve_config import ServeConfig, placed_config, resolve_serve_config
 from tuner.workloads.run_metrics import repeat_of
@@ -116,25 +115,13 @@ class Predictions:
             if blocks == ran_with or (sufficient is not None and blocks >= sufficient):
                 return predicted
         run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
-        metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
-        predicted = PredictedRun(metrics, max((request.end_s or 0.0 for request in run.requests), default=0.0))
+        predicted = PredictedRun(client_metrics(self._workload, run) if run.completed else None, run.duration_s)
         known.append((blocks, run.sufficient, predicted))
         return predicted
 
 
-def any_completed(run: SimulatedRun) -> bool:
-    """Return whether any request completed; a trial without one has failed."""
-    return any(request.status == "completed" for request in run.requests)
-
-
-def client_metrics(
-    workload: SingleWorkload, run: SimulatedRun, server: ConfiguredServer
-) -> dict[str, float | None] | None:
+def client_metrics(workload: SingleWorkload, run: SimulatedRun) -> dict[str, float | None] | None:
     """Return the metrics that the client reports; None for a closed loop that did not end within its limit."""
-    interval, speculative = server.config.stream_interval, server.speculative
     if not isinstance(workload, ClosedLoop):
-        records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
-        return dict(repeat_of(workload, records, 0).metrics)
-    if not run.all_ended:
-        return None
-    return bench_metrics(run.requests, run.received_s, interval, speculative, workload.percentiles)
+        return dict(repeat_of(workload, run.records(), 0).metrics)
+    return run.bench_metrics(workload.percentiles) if run.all_ended else None

@@ -99,6 +99,7 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
         self.decoding = DecodeSet(self._rule)
+        self._decoders: DecodingSequences = self.decoding
         self.counts = SchedulerCounts()
         self.produced = 0
         self._orders = 0
@@ -371,17 +372,13 @@ class Scheduler:
             self._queue([])
         return victim
 
-    def _members(self) -> DecodingSequences:
-        return self.decoding
-
     def _remove(self, sequence: Sequence) -> None:
         del self.running[sequence.order]
         self.prefilling.pop(sequence.order, None)
-        decoding = self._members()
-        if sequence.order in decoding.members:
+        if sequence.order in self._decoders.members:
             if self._has_decode_blocks:
-                self.pool.discard(decoding.new_pages(sequence))
-            decoding.leave(sequence)
+                self.pool.discard(self._decoders.new_pages(sequence))
+            self._decoders.leave(sequence)
         elif sequence in self._partial:
             self._partial.remove(sequence)
 
@@ -408,9 +405,9 @@ class Scheduler:
             self.produced += 1
             if self._rule.windowed:
                 sequence.slide(self.pool, sequence.blocks - self._rule.window - 1)
-            self._members().join(sequence)
+            self._decoders.join(sequence)
             if sequence.generated >= sequence.output:
-                self._members().leave(sequence)
+                self._decoders.leave(sequence)
                 ended.append(sequence)
         self.prefilling.clear()
         if self.host is not None:
@@ -488,7 +485,7 @@ class SpeculativeScheduler(Scheduler):
         made = config.speculation
         self._is_computed = made is not None and not made.is_looked_up
         first = made.tokens if made is not None and self._is_computed else 0
-        self.drafting = SpeculativeDecodeSet(self._block_size, first)
+        self._decoders = self.drafting = SpeculativeDecodeSet(first)
         self._text = text
         self._reuses_following = fast_forward
         self._decodes = PlannedDecodes()
@@ -503,9 +500,6 @@ class SpeculativeScheduler(Scheduler):
         """Queue a request and draw how predictable its answer is; see `Scheduler.add`."""
         sequence.loop_at = self._text.draw_onset(sequence)
         super().add(sequence, late)
-
-    def _members(self) -> SpeculativeDecodeSet:
-        return self.drafting
 
     def _plan_decodes(self) -> int:
         """Reuse the decodes that the step before prepared, if they are valid and there is room; else plan each one."""

@@ -410,17 +410,12 @@ class SpeculativeDecodeSet:
     are the draft tokens of a sequence behind its prompt, whose last step makes them if drafts are computed.
     """
 
-    def __init__(self, block_size: int, first_draft: int = 0) -> None:
-        self._block_size = block_size
+    def __init__(self, first_draft: int = 0) -> None:
         self._first_draft = first_draft
         self.clock = 0
-        self.context = 0
         self.members: dict[int, Sequence] = {}
         self.following = PlannedDecodes()
         self.changed = False
-
-    def __len__(self) -> int:
-        return len(self.members)
 
     def join(self, sequence: Sequence) -> None:
         self.members[sequence.order] = sequence

@@ -89,7 +89,7 @@ from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
 from tuner.engines.simulator.attention_time import Amount, AttentionTime, larger, smaller
 from tuner.engines.simulator.cuda_graphs import LaunchMode
-from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, configured_weights
+from tuner.engines.simulator.memory import ExpertWeights, Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.precision import has_machete, is_hopper
 from tuner.engines.simulator.sequence import Step
@@ -262,8 +262,8 @@ class StepTime:
         self._scale = scale
         self.flops = self.bytes = 0.0
         self.sharing = 1
-        self.weights: Weights = configured_weights(config, config.shard, marlin_input)
-        self.work = TokenWork.of(config, configured_weights(config, config.model, marlin_input))
+        self.weights: Weights = find_weights(config, config.shard, marlin_input)
+        self.work = TokenWork.of(config, find_weights(config, config.model, marlin_input))
         self._stages = config.parallel.pipeline
         self._copies = config.parallel.data
         is_split = config.parallel.replica_gpus > 1 or (self._copies > 1 and bool(self.weights.experts))

@@ -24,7 +24,6 @@ import numpy as np
 
 from records.trials import Repeat
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.metrics import request_record
 from tuner.engines.simulator.prediction import run_workload
 from tuner.scoring.goals import Goals, Slo
 from tuner.study.specification.resolve_workload import has_itl_slo
@@ -193,8 +192,7 @@ def simulated_runner(server: ConfiguredServer, slos: Sequence[Slo]) -> Runner:
     def run(load: Traffic, seed: int) -> Run:
         assert load.duration_s is not None
         done = run_workload(server, load, seed, _LIMIT * load.duration_s + _LAST * load.residence_s(0.0))
-        interval, speculative = server.config.stream_interval, server.speculative
-        records = [request_record(each, done.received_s, interval, speculative) for each in done.requests]
+        records = done.records()
         if not has_itl_slo(Goals((), tuple(slos), ()), load):
             records = [replace(each, gaps_s=()) for each in records]
         waits = [

@@ -47,7 +47,7 @@ def test_every_request_of_any_workload_completes_with_all_its_tokens(
     for request in result.requests:
         assert request.status is RequestStatus.COMPLETED
         given_tokens = (
-            sum(n for _, n in request.segments) if made.speculative else sum(b - a for a, b in request.segments)
+            sum(n for _, n in request.segments) if made.config.speculation else sum(b - a for a, b in request.segments)
         )
         assert given_tokens == request.prompt.output
         assert some(request.sent_s) < some(request.first_s) <= some(request.end_s)

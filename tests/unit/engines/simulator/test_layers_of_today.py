@@ -62,7 +62,7 @@ def test_the_weights_of_a_mixture_are_those_that_vllm_loads() -> None:
         (("-tp", "2", "--enable-expert-parallel"), 2, 28.46),
     ):
         made = config(*arguments, gpus=gpus)
-        weights = find_weights(made.shard, H200, made.dtype, made.quantization, made.weight_bits, None)
+        weights = find_weights(made, made.shard, None)
         assert weights.resident_bytes / 2**30 == pytest.approx(loaded, rel=0.002)
 
 
@@ -209,7 +209,7 @@ def test_a_recurrent_layer_reads_and_writes_a_state_whatever_the_context() -> No
 
 def test_the_work_of_a_token_counts_the_experts_that_it_passes() -> None:
     made = config()
-    weights = find_weights(made.model, H200, made.dtype, None, 16, None)
+    weights = find_weights(made, made.model, None)
     work = TokenWork.of(made, weights)
     # 48 × (2048 × 128 × (2 × 32 + 2 × 4) + 2048 × 128 + 8 × 4,718,592) weights of a token, two FLOP each
     active = 48 * (2048 * 128 * 72 + 2048 * 128 + 8 * ONE_EXPERT)
@@ -228,7 +228,7 @@ def test_the_experts_alone_of_an_mxfp4_checkpoint_have_four_bits(tmp_path: Path)
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(written))
     made = config(model=ModelShape.from_file(tmp_path / "config.json"))
-    weights = find_weights(made.shard, H200, made.dtype, made.quantization, made.weight_bits, None)
+    weights = find_weights(made, made.shard, None)
     # vLLM 0.25.1 logs 13.02 GiB; it pads the experts' sizes, which is not counted
     assert weights.resident_bytes / 2**30 == pytest.approx(13.02, rel=0.02)
     assert (weights.kernels, weights.expert_kernels) == ("plain", "marlin")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from tests.unit.engines.simulator.helpers import run, server
 from tuner.engines.simulator.client import SimulatedRequest
-from tuner.engines.simulator.metrics import bench_metrics, chunk_times, token_gaps
+from tuner.engines.simulator.metrics import chunk_times, token_gaps
 from tuner.engines.simulator.sequence import Prompt
 
 
@@ -28,7 +28,7 @@ def test_gaps_and_chunk_times_of_an_answer() -> None:
 def test_metrics_have_the_names_of_vllm_bench_serve() -> None:
     made = server()
     result = run(made, BenchServeWorkload(20, 5, 64, 16, seed=1))
-    metrics = bench_metrics(result.requests, result.received_s, 1, False, (50, 99))
+    metrics = result.bench_metrics((50, 99))
     duration = max(request.end_s or 0.0 for request in result.requests)
     assert metrics["output_throughput"] == pytest.approx(20 * 16 / duration)
     assert metrics["success_rate"] == 1.0
@@ -41,7 +41,7 @@ def test_metrics_have_the_names_of_vllm_bench_serve() -> None:
 def test_weighted_statistics_equal_numpys() -> None:
     made = server()
     result = run(made, BenchServeWorkload(30, 7, 64, 20, range_ratio=0.5, seed=2))
-    metrics = bench_metrics(result.requests, result.received_s, 1, False, (50, 90, 99))
+    metrics = result.bench_metrics((50, 90, 99))
     gaps = 1000 * np.concatenate(
         [np.diff(chunk_times(request, result.received_s, 1, False)) for request in result.requests]
     )

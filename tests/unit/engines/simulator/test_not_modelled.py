@@ -82,7 +82,7 @@ def test_an_fp8_checkpoint_of_70b_has_its_published_size() -> None:
     # = 4,205,330,432 bytes in 16 bits: 67.67 GiB together
     shape = replace(known_models()["meta-llama/Llama-3.1-70B-Instruct"], quantization="modelopt")
     stored = replace(shape, weight_bits=8, activation_bits=8, weight_type="float")
-    weights = find_weights(stored, hardware_named("h200"), "bfloat16", "fp8", 8, None)
+    weights = find_weights(resolve(stored), stored, None)
     assert weights.resident_bytes == 68_451_041_280 + 4_205_330_432
     assert weights.kernels == "native"
 

@@ -60,7 +60,7 @@ def test_a_vocabulary_is_padded_to_64_tokens_before_it_is_split() -> None:
 
 
 def weights_gib(parallel: Parallelism) -> float:
-    return find_weights(shard_of(TINY, parallel), hardware_named("h200"), "bfloat16", None, 16, None).resident_bytes
+    return find_weights(config(model=TINY), shard_of(TINY, parallel), None).resident_bytes
 
 
 def test_weights_of_a_gpu() -> None:
@@ -76,7 +76,7 @@ def test_weights_of_a_gpu() -> None:
 
 def budget(*arguments: str, model: ModelShape | str = QWEN_72B) -> MemoryBudget:
     made = config(*arguments, model=model)
-    weights = find_weights(made.shard, made.card, made.dtype, None, 16, None)
+    weights = find_weights(made, made.shard, None)
     return find_budget(made, weights, parameters_of("h200"))
 
 
@@ -205,7 +205,7 @@ def test_figures_of_one_gpu_are_those_of_before(name: str) -> None:
     packages = PACKAGES | {"deep_gemm"}
     site = Platform(hardware_named(card), parameters_of(card), version, packages)
     server = build_server(site, arguments, {}, known_models()[model])
-    metrics = client_metrics(load, run_workload(server, load, 7, noise=True), server)
+    metrics = client_metrics(load, run_workload(server, load, 7, noise=True))
     assert metrics is not None
     found = [metrics[metric] for metric in ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")]
     assert [*found, server.budget.tokens] == pytest.approx(expected, rel=1e-12)

@@ -13,7 +13,6 @@ from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.metrics import request_record
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.serve_config import resolve_serve_config
 from tuner.workloads.presets import load_preset
@@ -136,7 +135,7 @@ def column(name: str) -> dict[str, float]:
     server = ConfiguredServer(config, parameters_of("rtx6000ada"))
     workload = load_preset("qwen2.5-14b-ada-mixed").workload
     run = server.run(workload_client(workload, 1000, config.prefix_caching, 0.0015), 1, noise=False)  # type: ignore[arg-type]
-    records = [request_record(request, run.received_s, 1, False) for request in run.requests]
+    records = run.records()
     shares = {"completed": sum(record.completed for record in records) / len(records)}
     for kind in CLASSES:
         of_kind = [record for record in records if record.name == kind]

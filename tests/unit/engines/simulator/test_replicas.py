@@ -13,7 +13,6 @@ from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_cli
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, PACKAGES, SMALL, SUFFIX
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.metrics import bench_metrics
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.sequence import Step
@@ -39,10 +38,6 @@ def run(made: ConfiguredServer, workload: BenchServeWorkload, fast_forward: bool
     return made.run(client, workload.seed, noise=False, limit_s=1000.0, fast_forward=fast_forward)
 
 
-def metrics(made: ConfiguredServer, result: SimulatedRun) -> dict[str, float | None]:
-    return bench_metrics(result.requests, result.received_s, 1, made.speculative, (50, 99))
-
-
 @pytest.mark.parametrize("arguments", [(), ("--no-async-scheduling",), ("--enforce-eager",)])
 @pytest.mark.parametrize("by_data_parallelism", [True, False])
 def test_two_copies_on_two_gpus_are_two_servers_with_half_of_the_load_each(
@@ -51,7 +46,7 @@ def test_two_copies_on_two_gpus_are_two_servers_with_half_of_the_load_each(
     one = servers(*arguments)
     two = servers("-dp", "2", *arguments, gpus=2) if by_data_parallelism else servers(*arguments, gpus=2, instances=2)
     alone, both = run(one, HALF), run(two, BURST)
-    single, double = metrics(one, alone), metrics(two, both)
+    single, double = alone.bench_metrics((50, 99)), both.bench_metrics((50, 99))
     for name in ("output_throughput", "total_token_throughput", "request_throughput"):
         assert double[name] == pytest.approx(2 * (single[name] or 0.0))
     for name in ("mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "median_itl_ms"):
@@ -81,12 +76,12 @@ def test_every_request_completes_on_one_of_several_servers(
     for request in result.requests:
         assert request.status is RequestStatus.COMPLETED
         spans = request.segments
-        assert sum(n if made.speculative else n - first for first, n in spans) == request.prompt.output
+        assert sum(n if made.config.speculation else n - first for first, n in spans) == request.prompt.output
         assert request.sent_s is not None
         assert request.first_s is not None
         assert request.end_s is not None
         assert request.sent_s < request.first_s <= request.end_s
-        last = spans[-1][0] if made.speculative else spans[-1][1] - 1
+        last = spans[-1][0] if made.config.speculation else spans[-1][1] - 1
         assert result.received_s[last] == request.end_s  # its steps are those of its own server
 
 
@@ -125,7 +120,7 @@ def test_shared_prefixes_are_cached_by_each_server_for_itself() -> None:
     missed = [run.counts.queried_tokens - run.counts.hit_tokens for run in (alone, both)]
     # 512 tokens are computed once more on the second server; requests that arrive together may add a little
     assert 512 <= missed[1] - missed[0] < 5 * 512
-    assert client_metrics(traffic, both, two) is not None
+    assert client_metrics(traffic, both) is not None
 
 
 DECODES = Step(50, 0, 50, 50, 40_000, 0.0)
@@ -191,7 +186,7 @@ def test_two_servers_on_a_gpu_pay_where_the_host_is_the_bottleneck() -> None:
         rates = []
         for instances in (1, 2):
             made = servers(card=card, instances=instances)
-            rates.append(metrics(made, run(made, users_50))["output_throughput"] or 0.0)
+            rates.append(run(made, users_50).bench_metrics((50, 99))["output_throughput"] or 0.0)
         return rates[1] / rates[0]
 
     assert gain("t4") < 0.85

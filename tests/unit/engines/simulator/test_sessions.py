@@ -10,7 +10,6 @@ import pytest
 from tests.unit.engines.simulator.helpers import SUFFIX, server
 from tuner.engines.simulator.client import workload_client
 from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.metrics import request_record
 from tuner.workloads.results import SESSION_ENDED, RequestStatus
 from tuner.workloads.traffic import Traffic
 
@@ -87,7 +86,7 @@ def test_fast_forward_changes_nothing() -> None:
 def test_a_turn_that_is_given_up_ends_its_session_and_the_rest_counts() -> None:
     made = server()
     result = run(made, traffic(timeout_s=0.001))
-    records = [request_record(each, result.received_s, 1, False) for each in result.requests]
+    records = result.records()
     assert [record.status for record in records] == [RequestStatus.TIMED_OUT, *[RequestStatus.NOT_SENT] * 2]
     assert [record.error for record in records[1:]] == [SESSION_ENDED] * 2
     assert [(record.session, record.turn, record.due_s) for record in records] == [
