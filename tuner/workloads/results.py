@@ -191,7 +191,6 @@ class RequestStatistics:
     Attributes:
         offered: number of requests.
         completed: number of completed requests.
-        statuses: number of requests by status.
         good: number of requests that meet the SLO of their class; None if no class has an SLO.
         good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
         good_output_tokens: the same for the answers.
@@ -205,7 +204,6 @@ class RequestStatistics:
 
     offered: int
     completed: int
-    statuses: Mapping[str, int]
     good: int | None
     duration_s: float | None
     good_input_tokens: int | None = None
@@ -274,7 +272,6 @@ def summarise_run(
         return RequestStatistics(
             offered=len(group),
             completed=sum(record.completed for record in group),
-            statuses={str(status): sum(record.status is status for record in group) for status in RequestStatus},
             good=None if good is None else len(good),
             duration_s=duration,
             good_input_tokens=None if good is None else sum_of(record.input_tokens for record in good),

@@ -42,21 +42,17 @@ def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord])
 
     return {
         "output_throughput": rate(answers),
-        "total_token_throughput": rate(_total(prompts, answers)),
+        "total_token_throughput": rate(sum_of((prompts, answers))),
         "request_throughput": rate(len(completed)),
         "success_rate": statistics.success_rate,
         "goodput": statistics.goodput,
         "goodput_share": statistics.goodput_share,
         "session_goodput_share": statistics.session_goodput_share,
         "output_goodput": rate(good_answers),
-        "total_token_goodput": rate(_total(statistics.good_input_tokens, good_answers)),
+        "total_token_goodput": rate(sum_of((statistics.good_input_tokens, good_answers))),
         **statistics.latencies,
         **{name: each.of_requests(records, duration) for name, each in registered().items() if each.of_requests},
     }
-
-
-def _total(prompts: int | None, answers: int | None) -> int | None:
-    return None if answers is None or prompts is None else answers + prompts
 
 
 def worst_value(name: str, by_class: Sequence[Mapping[str, float | None]]) -> float | None:

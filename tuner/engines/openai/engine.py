@@ -35,7 +35,7 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.openai import kind
 from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
-from tuner.engines.server.devices import worker_devices
+from tuner.engines.server.devices import WorkerDevice, worker_devices
 from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, shortened, signal_of
 from tuner.engines.server.failures import classify as classify_exceptions
 from tuner.engines.server.program_engine import ProgramEngine
@@ -318,6 +318,10 @@ class OpenAiEngine(ProgramEngine[OpenAiServer]):
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return None: nothing is known of the program's flags."""
         return None
+
+    def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
+        """Return all GPUs of the worker: the command may use any."""
+        return self._devices
 
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
         flags = (*launch.base_argv, *launch.argv)

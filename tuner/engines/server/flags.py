@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,15 @@ def load_flags(path: Path, engine: str) -> ServeFlags | None:
         return None
 
 
-def write_dump(path: Path, dump: Mapping[str, Any]) -> None:
-    """Write a dump to the cache, which other workers read at the same time."""
+def cached_flags(path: Path, engine: str, dump: Callable[[], Mapping[str, Any] | None]) -> ServeFlags | None:
+    """Return the flags of a cached dump, else those of a new one, which is cached; None if there is none.
+
+    Other workers read the cache at the same time.
+    """
+    known = load_flags(path, engine)
+    made = dump() if known is None else None
+    if made is None:
+        return known
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(dump))
+    write_atomically(path, json.dumps({"flags": made["flags"]}))
+    return flags_from_dump(made["flags"], engine)

@@ -12,12 +12,12 @@ import math
 import os
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from records.metrics import ENERGY
@@ -30,7 +30,7 @@ SAMPLING_PERIOD_S = 0.5
 
 _SAMPLE_TIMEOUT_S = 2.0
 _SCRAPE_TIMEOUT_S = 20.0
-_PAGE_LIMIT = 2**22
+PAGE_LIMIT = 2**22
 """The largest page in bytes; one of vLLM has about 150 kB for each engine."""
 
 _PAGE_TYPES = ("text/plain", "application/openmetrics-text")
@@ -130,7 +130,7 @@ def parse_metrics(text: str, names: MetricNames) -> dict[str, float]:
 
 def scrape(host: str, port: int, names: MetricNames, timeout_s: float = _SCRAPE_TIMEOUT_S) -> dict[str, float] | None:
     """Return the present values of the named metrics; None if the server sends no such page in time."""
-    reply = get_local(host, port, names.page, timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
+    reply = get_local(host, port, names.page, timeout_s, size=PAGE_LIMIT, types=_PAGE_TYPES)
     return parse_metrics(reply.text, names) if reply is not None and reply.status == 200 else None
 
 
@@ -297,18 +297,8 @@ def energy_of_window(readings: Sequence[Reading], duration_s: float) -> float | 
     times = [at for at, _ in readings]
     first, last = times[0], times[-1]
     starts = [first, *(each for at in times for each in (at, at - duration_s) if first <= each <= last - duration_s)]
-    return max(_energy_at(readings, times, start + duration_s) - _energy_at(readings, times, start) for start in starts)
-
-
-def _energy_at(readings: Sequence[Reading], times: Sequence[float], moment: float) -> float:
-    """Return the counter at a moment, interpolated between readings, and constant outside of them."""
-    after = bisect_right(times, moment)
-    if after == 0:
-        return readings[0][1]
-    if after == len(readings):
-        return readings[-1][1]
-    (before_s, before), (after_s, value) = readings[after - 1], readings[after]
-    return before + (value - before) * (moment - before_s) / (after_s - before_s)
+    begins, ends = (np.interp(np.add(starts, length), times, values) for length in (0.0, duration_s))
+    return float((ends - begins).max())
 
 
 _CACHE_FOLDERS = (

@@ -140,8 +140,8 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         return api_key_in(words) or (environment.get(self.key_variable) if self.key_variable is not None else None)
 
     def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
-        """Return the worker's GPUs that a server uses; another server may run on the rest. Of a user's command: all."""
-        return self._devices
+        """Return the worker's GPUs that a server uses; another server may run on the rest."""
+        return self._devices[: launch.gpus(len(self._devices))]
 
     def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
         """Return the variables that the tuner sets for a server: those that select the worker's GPUs."""

@@ -17,7 +17,7 @@ from records.trials import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import EngineKind
 from tuner.engines.server.devices import WorkerDevice
-from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.server.flags import ServeFlags, cached_flags
 from tuner.engines.server.program_engine import ProgramEngine, StartedServer
 from tuner.errors import UserError, reason_of
 from tuner.specs import TrialSpec
@@ -90,16 +90,14 @@ class PythonInstallation:
 
         The first call takes the time of an import, 15 s and more.
         """
-        title, path = self.package.title, home / self.package.script.parent.name / f"flags-{self.key}.json"
-        cached = load_flags(path, title)
-        if cached is not None or self.python is None:
-            return cached
+        path = home / self.package.script.parent.name / f"flags-{self.key}.json"
+        return cached_flags(path, self.package.title, self._dump)
+
+    def _dump(self) -> dict[str, Any] | None:
         try:
-            dump = self.package.ask(self.python, _FLAGS_S, "--flags")
+            return None if self.python is None else self.package.ask(self.python, _FLAGS_S, "--flags")
         except UserError:
             return None
-        write_dump(path, {"flags": dump["flags"]})
-        return flags_from_dump(dump["flags"], title)
 
 
 def python_installation(package: PythonPackage, executable: Path, python: Path) -> PythonInstallation:

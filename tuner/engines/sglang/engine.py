@@ -23,7 +23,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
 from tuner.engines.server.causes import LOADED, STARTING, rows
-from tuner.engines.server.devices import WorkerDevice, worker_devices
+from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import find_named
@@ -210,9 +210,6 @@ class SglangEngine(PythonEngine[SglangServer]):
         """
         found = installation(find_python(settings.executable))
         super().__init__(settings, found, worker_devices(settings.device_index, settings.gpus))
-
-    def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
-        return self._devices[: launch.gpus(len(self._devices))]
 
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
         """Return the command; without `--enable-metrics` the server would have no facts."""

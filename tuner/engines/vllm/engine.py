@@ -18,7 +18,6 @@ from search_spaces.render import INSTANCES, nodes_of, without_instances
 from tuner import scratch
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.server.devices import WorkerDevice as WorkerDevice
 from tuner.engines.server.devices import wait_for_gpus, worker_devices
 from tuner.engines.server.failures import redacted
 from tuner.engines.server.program_engine import ProgramEngine, ServerStart
@@ -119,7 +118,10 @@ class VllmServer(RunningServer):
         if not traffic.has_sessions:
             return self._tools
         with tokenizer_failures():
-            tokens = ordinary_tokens(self._model.tokenizer)
+            return self._token_tools(ordinary_tokens(self._model.tokenizer))
+
+    def _token_tools(self, tokens: Sequence[int]) -> TokenTools:
+        """Return what makes prompts of these tokens."""
         tokenize = tokenizer_of(self.url, self._api_key, model=self._model.served_name)
         return TokenTools(tokens, self._tools.records, tokenize)
 
@@ -154,10 +156,7 @@ class GeneratedVllmServer(GeneratorServer, VllmServer):
 
     def _make_tools(self) -> PromptTools:
         tokens = common_tokens(self._tokenizers)
-        if not tokens:
-            return self._tools
-        tokenize = tokenizer_of(self.url, self._api_key, model=self._model.served_name)
-        return TokenTools(tokens, self._records, tokenize)
+        return self._token_tools(tokens) if tokens else self._tools
 
 
 CHECK_PORT = 8000
@@ -241,9 +240,6 @@ class VllmEngine(ProgramEngine[VllmServer]):
             server = super().launch(spec, limits)
             stack.pop_all()
             return server
-
-    def _used(self, launch: LaunchSpec) -> tuple[WorkerDevice, ...]:
-        return self._devices[: launch.gpus(len(self._devices))]
 
     def _present_meeting(self, launch: LaunchSpec) -> Meeting | None:
         """Return where the ranks of the server that is being started meet; None if it has one node."""

@@ -14,7 +14,6 @@ free memory while it starts. Without a GPU, each has an equal part of the cores 
 from __future__ import annotations
 
 import argparse
-import http.client
 import os
 import shutil
 import signal
@@ -33,8 +32,10 @@ from types import FrameType
 from typing import NoReturn
 
 from search_spaces.render import INSTANCES, gpus_of
+from tuner.engines.server.metrics import PAGE_LIMIT
 from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
 from tuner.gpu import devices
+from tuner.http import get_local
 
 HOST = "127.0.0.1"
 END_S = 25.0
@@ -276,28 +277,20 @@ def find_haproxy() -> str | None:
 TIMEOUT_S = 5.0
 
 
-def fetched(host: str, port: int, path: str) -> tuple[int, bytes] | None:
-    """Return status and body of a GET; None if there is no answer within `TIMEOUT_S` seconds."""
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+def fetched(host: str, port: int, path: str) -> bytes | None:
+    """Return the body of a GET; None if a server does not answer with 200 within `TIMEOUT_S` seconds."""
+    reply = get_local(host, port, path, TIMEOUT_S, size=PAGE_LIMIT)
+    return reply.body if reply is not None and reply.status == 200 else None
 
 
 def healthy(host: str, port: int) -> bool:
     """Return whether a server answers `/health` with 200."""
-    reply = fetched(host, port, "/health")
-    return reply is not None and reply[0] == 200
+    return fetched(host, port, "/health") is not None
 
 
 def joined_metrics(host: str, ports: Sequence[int]) -> bytes:
     """Return the samples of all instances, without comments; a reader sums those of one name, as over labels."""
-    pages = [reply[1] for port in ports if (reply := fetched(host, port, "/metrics")) is not None and reply[0] == 200]
+    pages = [page for port in ports if (page := fetched(host, port, "/metrics")) is not None]
     lines = [line for page in pages for line in page.splitlines() if line and not line.startswith(b"#")]
     return b"\n".join(lines) + b"\n"
 

@@ -20,7 +20,7 @@ from records.trials import Failure, FailureKind, Phase
 from tuner.engines.kind import Found
 from tuner.engines.server.devices import visible_gpus
 from tuner.engines.server.failures import error_summary
-from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.server.flags import ServeFlags, cached_flags
 from tuner.engines.server.program_engine import find_named, interpreter_of
 from tuner.engines.server.python_engine import PythonInstallation, PythonPackage, python_installation
 from tuner.engines.server.token_prompts import LibraryTools, find_tokenizer
@@ -175,15 +175,8 @@ class Toolbox:
         """Return the installed parser's flags, from the cache or from vLLM; None if they cannot be read."""
         if self._flags is None:
             path = self._folder / f"flags-{self.installation.key}.json"
-            self._flags = load_flags(path, VLLM.title) or self._read_flags(path)
+            self._flags = cached_flags(path, VLLM.title, lambda: self._run_task("info", INFO_S))
         return self._flags
-
-    def _read_flags(self, path: Path) -> ServeFlags | None:
-        dump = self._run_task("info", INFO_S)
-        if dump is None:
-            return None
-        write_dump(path, dump)
-        return flags_from_dump(dump["flags"], VLLM.title)
 
     def configuration_problem(
         self, arguments: Sequence[str], environment: Mapping[str, str], log: Path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.server.flags import flags_from_dump, load_flags, write_dump
+from tuner.engines.server.flags import cached_flags, flags_from_dump, load_flags
 
 
 def entry(*names: str, **known: Any) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def test_names_contains_every_name_of_each_flag() -> None:
 
 def test_a_dump_is_cached_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "vllm" / "flags.json"
-    assert load_flags(path, "vLLM") is None
-    write_dump(path, {"flags": DUMP})
-    assert load_flags(path, "vLLM") == FLAGS
+    assert cached_flags(path, "vLLM", lambda: None) is None
+    assert cached_flags(path, "vLLM", lambda: {"flags": DUMP}) == FLAGS
+    assert cached_flags(path, "vLLM", lambda: None) == load_flags(path, "vLLM") == FLAGS
     path.write_text("{")
     assert load_flags(path, "vLLM") is None
