@@ -1,7 +1,7 @@
 """Reads the command line of `vllm serve` as vLLM 0.15 to 0.32 do, and refuses what they refuse.
 
 A prediction depends on some flags. Others have no effect on speed and are accepted, and the rest is not simulated;
-`flags.yaml` lists both.
+`flags.yaml` lists all of them.
 
 The search space is the only place where these defaults are written down.
 """
@@ -21,33 +21,8 @@ from search_spaces.argv import VLLM_NAMES, dotted_object, one_spelling, whole_nu
 from search_spaces.yaml_file import read_yaml
 
 _FILE = Path(__file__).with_name("flags.yaml")
-_BOOLEAN_FLAGS = (
-    *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
-    *("scheduler-reserve-full-isl", "disable-hybrid-kv-cache-manager", "enable-expert-parallel"),
-)
-_TEXT_FLAGS = (
-    *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
-    *("mamba-cache-mode", "mamba-ssm-cache-dtype", "load-format", "kv-offloading-backend"),
-)
-_LENGTH_FLAG = "max-model-len"
-_INTEGER_FLAGS = (
-    *("max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes", "optimization-level"),
-    *("max-cudagraph-capture-size", "long-prefill-token-threshold", "stream-interval", "api-server-count"),
-    *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
-    *("pipeline-parallel-size", "data-parallel-size", "data-parallel-size-local"),
-)
-_SUFFIXED_FLAGS = ("max-num-batched-tokens", "kv-cache-memory-bytes", "max-num-queued-tokens")
-"""Those whose values may end in k, K, M and the like, beside `_LENGTH_FLAG` (vLLM's `engine/arg_utils.py`)."""
-_FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb")
-_OPTIONAL_FLOAT_FLAG = "kv-offloading-size"
-_JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
-_FORMS: dict[str, dict[str, Any]] = {
-    "switches": {"action": argparse.BooleanOptionalAction},
-    "values": {},
-    "lists": {"nargs": "+"},
-    "optional": {"nargs": "?"},
-}
-"""Arguments of `add_argument` for the values that follow a flag of `without_effect`."""
+_NOT_NEGATIVE = ("whole_numbers", "sizes", "numbers", "optional_numbers")
+"""Forms of the flags that are read, each of which has a rule of its own in vLLM for negative numbers."""
 _NONE = ("", "None")
 """The values by which vLLM's parser leaves out a flag that may have none."""
 _MOST_DOTS = 20
@@ -82,7 +57,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         because = "" if reason is None else f", because {reason}"
         raise UnknownFlagError(f"{' '.join(rest)}: not simulated{because}; {_hint(rest[0])}")
     values = vars(flags)
-    for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS, _OPTIONAL_FLOAT_FLAG):  # each has a rule of its own in vLLM
+    for name in (name for form in _NOT_NEGATIVE for name in _document()["read"][form]):
         value = values[name.replace("-", "_")]
         if value is not None and value < 0:
             raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
@@ -133,22 +108,23 @@ def _document() -> dict[str, Any]:
 @cache
 def _parser() -> _Parser:
     parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
-    for name in _BOOLEAN_FLAGS:
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
-    for name in _TEXT_FLAGS:
-        parser.add_argument(f"--{name}", type=_text)
-    for name in _INTEGER_FLAGS:
-        parser.add_argument(f"--{name}", type=_suffixed if name in _SUFFIXED_FLAGS else _integer)
-    for name in _FLOAT_FLAGS:
-        parser.add_argument(f"--{name}", type=float)
-    parser.add_argument(f"--{_OPTIONAL_FLOAT_FLAG}", type=lambda text: None if text in _NONE else float(text))
-    for name in _JSON_FLAGS:
-        parser.add_argument(f"--{name}", type=_json_object)
-    parser.add_argument(f"--{_LENGTH_FLAG}", type=_length)
-    parser.add_argument("--cudagraph-capture-sizes", type=_integer, nargs="+")
-    for form, names in _document()["without_effect"].items():
-        for name in names:
-            parser.add_argument(f"--{name}", default=None, **_FORMS[form])
+    switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+    read: dict[str, dict[str, Any]] = {
+        "switches": switch,
+        "texts": {"type": _text},
+        "lengths": {"type": _length},
+        "whole_numbers": {"type": _integer},
+        "sizes": {"type": _suffixed},
+        "numbers": {"type": float},
+        "optional_numbers": {"type": lambda text: None if text in _NONE else float(text)},
+        "objects": {"type": _json_object},
+        "lists": {"type": _integer, "nargs": "+"},
+    }
+    ignored = {"switches": switch, "values": {}, "lists": {"nargs": "+"}, "optional": {"nargs": "?"}}
+    for section, forms in (("read", read), ("without_effect", ignored)):
+        for form, names in _document()[section].items():
+            for name in names:
+                parser.add_argument(f"--{name}", default=None, **forms[form])
     return parser
 
 
