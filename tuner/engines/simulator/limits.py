@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from search_spaces import HardwareProfile, ModelShape
+from search_spaces import ModelShape
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, LayerGroup, Mlp
 from tuner.engines.simulator.flags import vllm_default
-from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.precision import ConfigRefused, Site
 
 _BLOCK_SIZES_BEFORE_0_25 = (1, 8, 16, 32, 64, 128, 256)
 _DEFAULT_BLOCK_SIZE = 16
@@ -60,20 +60,18 @@ def _allows_more(environment: Mapping[str, str]) -> bool:
     return environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").strip().lower() in ("1", "true")
 
 
-def find_batch_limits(
-    flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...], length: int
-) -> tuple[int, int]:
+def find_batch_limits(flags: Mapping[str, Any], site: Site, length: int) -> tuple[int, int]:
     """Return max_num_seqs and max_num_batched_tokens (engine/arg_utils.py 0.15:1808, 0.25:2397, 0.32:2894)."""
     chunked = flags["enable_chunked_prefill"] is not False
-    double = 2 if flags["performance_mode"] == "throughput" and version >= (0, 19) else 1
+    double = 2 if flags["performance_mode"] == "throughput" and site.version >= (0, 19) else 1
     tokens, seqs = flags["max_num_batched_tokens"], flags["max_num_seqs"]
     if tokens is None:
-        tokens = double * int(vllm_default("max_num_batched_tokens", card, version))
+        tokens = double * int(vllm_default("max_num_batched_tokens", site.card, site.version))
         tokens = tokens if chunked else max(length, tokens)
         if seqs is not None:
             tokens = max(seqs, min(tokens, seqs * length))
     if seqs is None:
-        seqs = min(double * int(vllm_default("max_num_seqs", card, version)), tokens)
+        seqs = min(double * int(vllm_default("max_num_seqs", site.card, site.version)), tokens)
     at_least_one("max_num_seqs", seqs)
     if not chunked and tokens < length:
         raise ConfigRefused(
@@ -106,9 +104,9 @@ def find_block_size(given: int | None, version: tuple[int, ...]) -> int:
     return given
 
 
-def find_memory_utilization(given: float | None, card: HardwareProfile, version: tuple[int, ...]) -> float:
+def find_memory_utilization(given: float | None, site: Site) -> float:
     """Return the share of the card's memory that a server may use, for `--gpu-memory-utilization`."""
-    share = vllm_default("gpu_memory_utilization", card, version) if given is None else given
+    share = vllm_default("gpu_memory_utilization", site.card, site.version) if given is None else given
     if not 0 < share <= 1:
         raise ConfigRefused("gpu_memory_utilization: Input should be greater than 0 and less than or equal to 1")
     return share

@@ -1,11 +1,12 @@
 """Predict which number formats and attention kernels vLLM selects for a configuration, or its error message.
 
 A configuration chooses the 16-bit format of weights and arithmetic, the quantization of the weights, and the format of
-the KV cache. The KV cache's format decides which attention backends can serve it. `version` is vLLM's, such as
-(0, 25); `packages` are the optional Python packages beside vLLM, such as `flashinfer` and `deep_gemm`.
+the KV cache. The KV cache's format decides which attention backends can serve it.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from search_spaces import HardwareProfile, ModelShape
 from search_spaces.catalogue.layers import LatentAttention
@@ -54,6 +55,20 @@ NVFP4 = "nvfp4"
 _NVFP4_CHECKPOINTS = ("modelopt", "modelopt_fp4", "compressed-tensors")
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 """Methods that quantize a 16-bit checkpoint while it is loaded; the others need a quantized checkpoint."""
+
+
+class Site(NamedTuple):
+    """Where a server runs.
+
+    Attributes:
+        card: the GPU.
+        version: vLLM's, such as (0, 25).
+        packages: the optional Python packages beside vLLM, such as `flashinfer` and `deep_gemm`.
+    """
+
+    card: HardwareProfile
+    version: tuple[int, ...]
+    packages: frozenset[str] = frozenset()
 
 
 class ConfigRefused(ValueError):
@@ -105,24 +120,16 @@ def _own_kernels(model: ModelShape) -> tuple[str, int] | None:
     return (NVFP4, 4) if model.quantization in _NVFP4_CHECKPOINTS and _is_nvfp4(model) else None
 
 
-def find_quantization(
-    given: str | None, model: ModelShape, card: HardwareProfile, version: tuple[int, ...], dtype: str
-) -> tuple[str | None, int]:
+def find_quantization(given: str | None, model: ModelShape, site: Site, dtype: str) -> tuple[str | None, int]:
     """Return the quantization method and the bits of a weight; None and 16 without quantization.
 
-    Args:
-        given: the value of `--quantization`; None without it: an AWQ or GPTQ checkpoint then gets Marlin's kernels,
-            and an FP8 checkpoint those of `fp8`.
-        model: the model, whose checkpoint may be quantized.
-        card: the GPU.
-        version: vLLM's.
-        dtype: the 16-bit format, see `find_dtype`.
+    Without `--quantization`, an AWQ or GPTQ checkpoint gets Marlin's kernels, and an FP8 checkpoint those of `fp8`.
 
     Raises:
         ConfigRefused: if vLLM refuses the method for this checkpoint, GPU or version.
         NotSimulated: for a method, or a checkpoint's activations, that the simulator cannot predict.
     """
-    checkpoint = model.quantization
+    checkpoint, capability = model.quantization, _capability(site.card)
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
@@ -132,7 +139,8 @@ def find_quantization(
     if method not in _METHODS:
         whose = f"--quantization {method}" if given else f"a checkpoint of {model.stored_bits} bits by {method}"
         raise NotSimulated(f"{whose}: not simulated; measure that with the engine vllm")
-    if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
+    is_older = site.version < (0, 25)
+    if (method == "bitsandbytes" and site.version >= (0, 28)) or (method in _METHODS_FROM_0_25 and is_older):
         raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
     if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:
         raise ConfigRefused(
@@ -142,17 +150,17 @@ def find_quantization(
     if checkpoint is None and method not in _QUANTIZES_ON_LOAD:
         raise ConfigRefused(f"Cannot find the config file for {method}")
     least_capability, bits = _METHODS[method]
-    if _capability(card) < least_capability:
+    if capability < least_capability:
         raise ConfigRefused(
             f"The quantization method {method} is not supported for the current GPU. Minimum capability: "
-            f"{least_capability}. Current capability: {_capability(card)}."
+            f"{least_capability}. Current capability: {capability}."
         )
     if checkpoint is not None and (model.activation_bits or 16) < 16 and method == "compressed-tensors":
         raise NotSimulated(
             f"a checkpoint with activations of {model.activation_bits} bits is not simulated; measure that with the "
             "engine vllm"
         )
-    if method in ("awq", "gptq") and version < (0, 25) and dtype != "float16":
+    if method in ("awq", "gptq") and is_older and dtype != "float16":
         raise ConfigRefused(
             f"torch.{dtype} is not supported for quantization method {method}. Supported dtypes: [torch.float16]"
         )
@@ -177,14 +185,14 @@ def chooses_same_experts(load_format: str | None, quantization: str | None, mode
     return quantizes or model.has_latent_attention
 
 
-def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:
+def has_fast_blocks(site: Site, dtype: str) -> bool:
     """Return whether vLLM multiplies FP8 matrices with a scale for each block as fast as those with a single scale.
 
     They are fast only on Hopper and later GPUs, where the format of the result selects the kernels. For bfloat16 these
     are DeepGEMM's; every recorded trial without that package is slow. For float16, which DeepGEMM cannot write, they
     are CUTLASS's, which are as fast in the one recorded trial.
     """
-    return _capability(card) >= 90 and (dtype == "float16" or "deep_gemm" in packages)
+    return _capability(site.card) >= 90 and (dtype == "float16" or "deep_gemm" in site.packages)
 
 
 def find_kv_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
@@ -199,8 +207,9 @@ def find_kv_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -
     return "fp8"
 
 
-def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
+def find_kv_element_bytes(given: str, site: Site) -> float:
     """Return the bytes of one number in the KV cache for the value of `--kv-cache-dtype`."""
+    card, version, _ = site
     element_bytes = {**_KV_ELEMENT_BYTES, **(_KV_ELEMENT_BYTES_FROM_0_25 if version >= (0, 25) else {})}
     if given not in {**_KV_ELEMENT_BYTES, **_KV_ELEMENT_BYTES_FROM_0_25}:
         raise NotSimulated(f"--kv-cache-dtype {given}: not simulated; measure that with the engine vllm")
@@ -222,12 +231,10 @@ def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int,
     return element_bytes[given]
 
 
-def find_backend(
-    given: str | None, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
-) -> str:
+def find_backend(given: str | None, site: Site, kv_dtype: str) -> str:
     """Return the attention backend: the value of `--attention-backend`, else vLLM's first that can serve `kv_dtype`."""
-    usable = [name for name in _BACKENDS if _can_serve(name, card, version, kv_dtype, packages)]
-    if given is None or (given.lower() == "auto" and version >= (0, 25)):
+    usable = [name for name in _BACKENDS if _can_serve(name, site, kv_dtype)]
+    if given is None or (given.lower() == "auto" and site.version >= (0, 25)):
         return usable[0]
     name = given.upper()
     if name in (*_LATENT_BACKENDS, _SPARSE_BACKEND):
@@ -242,39 +249,26 @@ def find_backend(
     if name not in usable:
         raise ConfigRefused(
             f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
-            f"['{_reason(name, card, version, packages)}']"
+            f"['{_reason(name, site)}']"
         )
     return name
 
 
-def find_latent_backend(
-    given: str | None,
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    kv_dtype: str,
-    block_size: int | None,
-) -> str:
+def find_latent_backend(given: str | None, model: ModelShape, site: Site, kv_dtype: str, block_size: int | None) -> str:
     """Return the backend of latent attention: the value of `--attention-backend`, else vLLM's first that can serve.
 
-    Args:
-        given: the value of the flag.
-        model: the model, whose latent attention may be sparse.
-        card: the GPU.
-        version: vLLM's.
-        kv_dtype: the format of the KV cache.
-        block_size: the value of `--block-size`; before 0.25, vLLM raises it to what the backend needs.
+    The model's latent attention may be sparse. Before 0.25, vLLM raises `--block-size` to what the backend needs.
     """
+    given_size = block_size if site.version >= (0, 25) else None
     if kv_dtype in _KV_ELEMENT_BYTES_FROM_0_25:
         raise ConfigRefused(f"No valid attention backend found for cuda with kv_cache_dtype={kv_dtype}, use_mla=True.")
     reasons = {
-        name: _latent_reason(name, model, card, version, kv_dtype, block_size if version >= (0, 25) else None)
-        for name in (*_LATENT_BACKENDS, _SPARSE_BACKEND)
+        name: _latent_reason(name, model, site, kv_dtype, given_size) for name in (*_LATENT_BACKENDS, _SPARSE_BACKEND)
     }
     if given is None or given.lower() == "auto":
         name = next((each for each, reason in reasons.items() if reason is None), "")
         if not name:
-            raise ConfigRefused(f"No valid attention backend found for cuda on {card.name} with use_mla=True.")
+            raise ConfigRefused(f"No valid attention backend found for cuda on {site.card.name} with use_mla=True.")
         return name
     name = given.upper()
     if name not in (*_BACKENDS, *reasons):
@@ -287,17 +281,10 @@ def find_latent_backend(
     return name
 
 
-def _latent_reason(
-    name: str,
-    model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    kv_dtype: str,
-    block_size: int | None,
-) -> str | None:
+def _latent_reason(name: str, model: ModelShape, site: Site, kv_dtype: str, block_size: int | None) -> str | None:
     """Return vLLM's reason why a backend of latent attention cannot serve a configuration; None if it can."""
     is_sparse = any(isinstance(group.mixer, LatentAttention) and group.mixer.indexed for group in model.groups)
-    capability = _capability(card)
+    capability = _capability(site.card)
     if name == _SPARSE_BACKEND:
         if not is_sparse:
             return "non-sparse not supported"
@@ -307,7 +294,7 @@ def _latent_reason(
         return "sparse not supported"
     if not least <= capability < below:
         return "compute capability not supported"
-    reads_fp8 = reads_fp8 and (name != "TRITON_MLA" or version >= _TRITON_MLA_READS_FP8)
+    reads_fp8 = reads_fp8 and (name != "TRITON_MLA" or site.version >= _TRITON_MLA_READS_FP8)
     if _KV_ELEMENT_BYTES[kv_dtype] < 2.0 and not reads_fp8:
         return "kv_cache_dtype not supported"
     return "block_size not supported" if block_size is not None and block_size % multiple else None
@@ -320,25 +307,23 @@ def block_multiple(backend: str) -> int:
     return _LATENT_BACKENDS[backend][1] if backend in _LATENT_BACKENDS else 16
 
 
-def _can_serve(
-    backend: str, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
-) -> bool:
+def _can_serve(backend: str, site: Site, kv_dtype: str) -> bool:
     """Return whether an attention backend runs on the GPU and reads a KV cache of the format."""
     if kv_dtype in _KV_ELEMENT_BYTES_FROM_0_25:
         return backend == "TRITON_ATTN"
-    capability, is_quantized = _capability(card), _KV_ELEMENT_BYTES[kv_dtype] < 2.0
+    capability, is_quantized = _capability(site.card), _KV_ELEMENT_BYTES[kv_dtype] < 2.0
     if backend == "FLASH_ATTN":
-        return is_hopper(card) or (capability >= 80 and not is_quantized)
+        return is_hopper(site.card) or (capability >= 80 and not is_quantized)
     if backend == "FLASHINFER":
-        return "flashinfer" in packages and capability >= (75 if version < (0, 25) else 80)
+        return "flashinfer" in site.packages and capability >= (75 if site.version < (0, 25) else 80)
     return backend == "TRITON_ATTN" or not is_quantized
 
 
-def _reason(backend: str, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]) -> str:
+def _reason(backend: str, site: Site) -> str:
     """Return vLLM's reason why a backend cannot serve a configuration."""
-    if backend == "FLASHINFER" and "flashinfer" not in packages:
+    if backend == "FLASHINFER" and "flashinfer" not in site.packages:
         return "FlashInfer is not installed"
-    serves_16_bits = _can_serve(backend, card, version, "auto", packages)
+    serves_16_bits = _can_serve(backend, site, "auto")
     return "kv_cache_dtype not supported" if serves_16_bits else "compute capability not supported"
 
 

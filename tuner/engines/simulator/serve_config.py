@@ -41,6 +41,7 @@ from tuner.engines.simulator.limits import (
 from tuner.engines.simulator.precision import (
     ConfigRefused,
     NotSimulated,
+    Site,
     attention_kernels,
     block_multiple,
     chooses_same_experts,
@@ -180,7 +181,7 @@ class ServeConfig:
             return None
         own: dict[str, Any] = {}
         if made.has_own_weights:
-            method, bits = find_quantization(None, made.draft, self.card, self.version, self.dtype)
+            method, bits = find_quantization(None, made.draft, Site(self.card, self.version), self.dtype)
             own = {"quantization": method, "weight_bits": bits}
         return replace(
             self,
@@ -288,6 +289,11 @@ class CommandLine:
     packages: frozenset[str]
     gpus: int = 1
 
+    @property
+    def site(self) -> Site:
+        """Where the server runs."""
+        return Site(self.card, self.version, self.packages)
+
     @cached_property
     def flags(self) -> Mapping[str, Any]:
         """The parsed flags, if the simulator supports them."""
@@ -322,14 +328,14 @@ class CommandLine:
         Raises:
             ValueError: of several types, see `resolve_serve_config`.
         """
-        flags, model, card, version = self.flags, self.shape, self.card, self.version
+        flags, model, card, version, site = self.flags, self.shape, self.card, self.version, self.site
         speculation = self._speculation()
         length = find_max_model_len(flags["max_model_len"], model, version, self.environment)
-        seqs, tokens = find_batch_limits(flags, card, version, length)
+        seqs, tokens = find_batch_limits(flags, site, length)
         dtype = find_dtype(flags["dtype"], model, card)
-        quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
+        quantization, weight_bits = find_quantization(flags["quantization"], model, site, dtype)
         kv_dtype = find_kv_dtype(flags["kv_cache_dtype"], model, card)
-        kv_element_bytes = find_kv_element_bytes(kv_dtype, card, version)
+        kv_element_bytes = find_kv_element_bytes(kv_dtype, site)
         backend = self._backend(kv_dtype)
         return ServeConfig(
             version=version,
@@ -338,7 +344,7 @@ class CommandLine:
             dtype=dtype,
             quantization=quantization,
             weight_bits=weight_bits,
-            fast_blocks=has_fast_blocks(card, dtype, self.packages),
+            fast_blocks=has_fast_blocks(site, dtype),
             kv_element_bytes=kv_element_bytes,
             kv_head_scales=kv_dtype.endswith("_per_token_head"),
             max_model_len=length,
@@ -346,7 +352,7 @@ class CommandLine:
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
             **self._blocks(block_multiple(backend), speculation),
-            gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
+            gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], site),
             **_scheduling(flags, version, speculation),
             stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
             api_servers=at_least_one("api_server_count", _api_servers(flags)),
@@ -365,7 +371,7 @@ class CommandLine:
 
     def _speculation(self) -> Speculation | None:
         given, random_weights = self.flags["speculative_config"], self._has_random_weights
-        return find_speculation(given, self.shape, self.card, self.version, self.packages, find_shape, random_weights)
+        return find_speculation(given, self.shape, self.site, find_shape, random_weights)
 
     def _graphs(self, backend: str, seqs: int, tokens: int, drafts: int) -> CudaGraphs:
         """Return the CUDA graphs; the kernels of attention decide which steps they may hold."""
@@ -376,10 +382,10 @@ class CommandLine:
 
     def _backend(self, kv_dtype: str) -> str:
         """Return the attention backend; models whose cache holds latent vectors have backends of their own."""
-        given, model, card, version = self.flags["attention_backend"], self.shape, self.card, self.version
+        given, model = self.flags["attention_backend"], self.shape
         if any(isinstance(group.mixer, LatentAttention) and not group.mixer.per_head for group in model.groups):
-            return find_latent_backend(given, model, card, version, kv_dtype, self.flags["block_size"])
-        return find_backend(given, card, version, kv_dtype, self.packages)
+            return find_latent_backend(given, model, self.site, kv_dtype, self.flags["block_size"])
+        return find_backend(given, self.site, kv_dtype)
 
     def _blocks(self, multiple: int, speculation: Speculation | None) -> dict[str, Any]:
         """Return the sizes of the KV cache where they are given, and how it is divided and reused."""

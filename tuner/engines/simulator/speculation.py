@@ -25,10 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from search_spaces import HardwareProfile, ModelShape
+from search_spaces import ModelShape
 from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp
 from tuner.engines.simulator.flags import vllm_default
-from tuner.engines.simulator.precision import NotSimulated
+from tuner.engines.simulator.precision import NotSimulated, Site
 
 _KEYS = {
     "method",
@@ -94,9 +94,7 @@ class Speculation:
 def find_speculation(
     given: Mapping[str, Any] | None,
     model: ModelShape,
-    card: HardwareProfile,
-    version: tuple[int, ...],
-    packages: frozenset[str],
+    site: Site,
     shape_named: Callable[[str], ModelShape],
     random_weights: bool = False,
 ) -> Speculation | None:
@@ -105,9 +103,7 @@ def find_speculation(
     Args:
         given: the value of `--speculative-config`.
         model: the model that checks the drafts.
-        card: the GPU.
-        version: vLLM's version.
-        packages: the packages beside vLLM; suffix decoding needs `arctic_inference`.
+        site: where the server runs; suffix decoding needs the package `arctic_inference`.
         shape_named: returns the shape of a model by its folder or name, or raises `NotSimulated`.
         random_weights: whether all weights are random (`--load-format dummy`).
 
@@ -125,13 +121,13 @@ def find_speculation(
     if method == "ngram":
         return _ngram(given, _required(tokens))
     if method == "suffix":
-        if "arctic_inference" not in packages:
+        if "arctic_inference" not in site.packages:
             raise ValueError(
                 "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
             )
-        return _suffix(given, tokens, card, version)
+        return _suffix(given, tokens, site)
     made = _with_passes(method, given, tokens, model, shape_named)
-    rates = _synthetic_rates(given, made.tokens, version)
+    rates = _synthetic_rates(given, made.tokens, site.version)
     return replace(made, rates=(0.0,) * made.tokens if rates is None and random_weights else rates)
 
 
@@ -161,11 +157,9 @@ def _ngram(given: Mapping[str, Any], tokens: int) -> Speculation:
     return Speculation("ngram", tokens, lookup_min=shortest)
 
 
-def _suffix(
-    given: Mapping[str, Any], tokens: int | None, card: HardwareProfile, version: tuple[int, ...]
-) -> Speculation:
+def _suffix(given: Mapping[str, Any], tokens: int | None, site: Site) -> Speculation:
     def value(key: str, parameter: str) -> Any:
-        return given.get(key, vllm_default(parameter, card, version))
+        return given.get(key, vllm_default(parameter, site.card, site.version))
 
     return Speculation(
         "suffix",

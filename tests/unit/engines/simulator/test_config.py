@@ -10,7 +10,7 @@ from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import SMALL, config
 from tuner.engines.simulator.cuda_graphs import LaunchMode, largest_default_size
 from tuner.engines.simulator.flags import FlagError, parse_flags
-from tuner.engines.simulator.precision import ConfigRefused, find_backend
+from tuner.engines.simulator.precision import ConfigRefused, Site, find_backend
 from tuner.engines.simulator.serve_config import ServeConfig
 
 
@@ -184,14 +184,14 @@ def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:
 
 def test_only_triton_serves_kv_caches_with_scales_per_token_and_head() -> None:
     """As vLLM 0.25.1 chose on an H200 (docs/reports/data/h200-7b.csv), where FP8 caches keep FlashAttention."""
-    card, version = hardware_named("h200"), (0, 25, 1)
+    site = Site(hardware_named("h200"), (0, 25, 1), frozenset({"flashinfer"}))
     backends = {
-        kv_dtype: find_backend(None, card, version, kv_dtype, frozenset({"flashinfer"}))
+        kv_dtype: find_backend(None, site, kv_dtype)
         for kv_dtype in ("auto", "fp8", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
     }
     assert list(backends.values()) == ["FLASH_ATTN", "FLASH_ATTN", *["TRITON_ATTN"] * 3]
     with pytest.raises(ConfigRefused, match="FLASH_ATTN is not valid"):
-        find_backend("FLASH_ATTN", card, version, "int8_per_token_head", frozenset())
+        find_backend("FLASH_ATTN", site, "int8_per_token_head")
 
 
 @pytest.mark.parametrize(
