@@ -272,25 +272,27 @@ def _parts_in_file(node: yaml.Node, place: tuple[str | int, ...]) -> set[str | i
     """Return the parts of a pydantic location that are in the file; pydantic adds names of union members."""
     parts: set[str | int] = set()
     for part in place:
-        child = _child(node, part)
-        if child is not None:
+        found = _child(node, part)
+        if found is not None:
             parts.add(part)
-            node = child
+            node = found[1]
     return parts
 
 
-def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
+def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """Return where a part of a node begins, at its key if it has one, and the part itself; None if it is not there."""
     if isinstance(node, yaml.MappingNode):
-        return next((value for key, value in node.value if key.value == str(part)), None)
+        return next(((key, value) for key, value in node.value if key.value == str(part)), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part]  # type: ignore[no-any-return]
+        return node.value[part], node.value[part]
     return None
 
 
 def _keys(node: yaml.Node, place: tuple[str | int, ...]) -> list[str]:
     """Return the keys of the deepest mapping of `place` that is in the file."""
     for part in place:
-        node = _child(node, part) or node
+        found = _child(node, part)
+        node = node if found is None else found[1]
     return [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
@@ -298,16 +300,8 @@ def _line(node: yaml.Node, place: tuple[str | int, ...]) -> int:
     """Return the 1-based line of the deepest part of `place` that is in the file."""
     line: int = node.start_mark.line + 1
     for part in place:
-        key = _key(node, part)
-        child = _child(node, part)
-        if child is None:
-            continue
-        line = (key or child).start_mark.line + 1
-        node = child
+        found = _child(node, part)
+        if found is not None:
+            line = found[0].start_mark.line + 1
+            node = found[1]
     return line
-
-
-def _key(node: yaml.Node, part: str | int) -> yaml.Node | None:
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    return next((key for key, _ in node.value if key.value == str(part)), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from search_spaces.expressions import UNKNOWN, Lookup, parsed, shown_fact
-from search_spaces.schema import ChoiceSpec, DefaultCase, ParameterSpec
+from search_spaces.schema import ChoiceSpec, ParameterSpec
 
 ParameterValue: TypeAlias = str | int | float | bool | None
 
@@ -186,11 +186,8 @@ class Names:
             if holds is None:
                 return None
             if holds:
-                return self._case_value(case)
+                return case.value if case.expression is None else parsed(case.expression).evaluate(self.lookup)
         return None
-
-    def _case_value(self, case: DefaultCase) -> object:
-        return case.value if case.expression is None else parsed(case.expression).evaluate(self.lookup)
 
     def fill(self, text: str) -> str:
         """Return `text` with each `{name}` replaced by its value."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
@@ -252,13 +251,10 @@ def _choice_reason(choice: ChoiceSpec, each: Iterable[Requirement], context: Con
     missing = _missing_reason(choice, context)
     if missing is not None or choice.value is None:
         return missing
-
-    shape = context.checkpoint_shapes.get(choice.checkpoint or "")
+    shape, with_value = context.checkpoint_shapes.get(choice.checkpoint or ""), _with_value(names, choice.value)
 
     def lookup(name: str) -> object:
-        if name.startswith("checkpoint."):
-            return checkpoint_fact(shape, name)
-        return choice.value if name == "value" else names.lookup(name)
+        return checkpoint_fact(shape, name) if name.startswith("checkpoint.") else with_value(name)
 
     return _first_false([*each, *choice.requires], lookup, names, choice.value)
 
@@ -280,7 +276,7 @@ def _missing_reason(choice: ChoiceSpec, context: Context) -> str | None:
 
 
 def _first_false(
-    requirements: Iterable[Requirement], lookup: Any, names: Names, value: ParameterValue = None
+    requirements: Iterable[Requirement], lookup: Lookup, names: Names, value: ParameterValue = None
 ) -> str | None:
     for requirement in requirements:
         if parsed(requirement.rule).holds(lookup) is False:

@@ -228,15 +228,11 @@ class RayNode:
     """Another node, as the worker reaches it: see `RankNode`. A call that Ray cannot answer means that it is lost."""
 
     def __init__(self, actor: Any, name: str) -> None:
+        self.name = name
         self._actor = actor
-        self._name = name
         self._end: Any = None
         self._stop: Any = None
         self._grace_s = 0.0
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def start(self, rank: RankStart) -> Failure | None:
         try:

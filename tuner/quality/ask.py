@@ -55,12 +55,7 @@ def ask_questions(target: Target, questions: Sequence[Question], cancelled: Canc
     Raises:
         AskFailed: if a request fails.
     """
-
-    def one(question: Question) -> str:
-        choice = _complete(target, question.prompt, max_tokens=question.tokens)
-        return str(choice["text"])
-
-    return _each(one, questions, cancelled)
+    return _each(lambda each: str(_complete(target, each.prompt, max_tokens=each.tokens)["text"]), questions, cancelled)
 
 
 def _each(ask: Callable[[T], U], items: Sequence[T], cancelled: CancelToken) -> list[U]:

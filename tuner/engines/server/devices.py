@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from records.trials import FailureKind, Phase
 from tuner import gpu
+from tuner.cancellation import CancelToken
 from tuner.errors import trial_failed
 
 SPARE_GIB = 0.5
@@ -23,10 +24,11 @@ class WorkerDevice:
     index: int
     baseline_gib: float | None
 
-    @property
-    def free_below_gib(self) -> float:
-        """The memory in use, in GiB, up to which the GPU counts as free."""
-        return (self.baseline_gib or 0.0) + SPARE_GIB
+    def wait_until_free(self, limit_s: float, cancelled: CancelToken) -> gpu.GpuWait | None:
+        """Wait until about as little memory is in use as before the study; return None if that is not known."""
+        if self.baseline_gib is None:
+            return None
+        return gpu.wait_until_free(self.index, self.baseline_gib + SPARE_GIB, limit_s, cancelled)
 
 
 def worker_devices(slot: int | None, gpus: int = 1) -> tuple[WorkerDevice, ...]:
@@ -50,11 +52,8 @@ def wait_for_gpus(devices: Sequence[WorkerDevice]) -> None:
     """
     deadline = time.monotonic() + GPU_FREE_S
     for device in devices:
-        if device.baseline_gib is None:
-            continue
-        left = max(deadline - time.monotonic(), 0.0)
-        wait = gpu.wait_until_free(device.index, device.free_below_gib, left, threading.Event())
-        if not wait.free:
+        wait = device.wait_until_free(max(deadline - time.monotonic(), 0.0), threading.Event())
+        if wait is not None and not wait.free:
             used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
             message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
             raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)

@@ -148,10 +148,9 @@ class Sample:
 class MetricsSampler:
     """Samples the server every `SAMPLING_PERIOD_S` seconds in its own thread, as long as the context is entered."""
 
-    def __init__(self, host: str, port: int, names: MetricNames, period_s: float = SAMPLING_PERIOD_S) -> None:
+    def __init__(self, host: str, port: int, names: MetricNames) -> None:
         self.samples: list[Sample] = []
         self._address = (host, port)
-        self._period_s = period_s
         self._names = names
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server-samples", daemon=True)
@@ -179,7 +178,7 @@ class MetricsSampler:
 
     def _run(self) -> None:
         began = time.monotonic()
-        while not self._stop.wait(self._period_s):
+        while not self._stop.wait(SAMPLING_PERIOD_S):
             values = scrape(*self._address, self._names, _SAMPLE_TIMEOUT_S)
             if values is not None:
                 state = (None if name is None else values.get(name) for name in self._names.state)

@@ -19,7 +19,6 @@ from typing import Any
 
 from records.metrics import METRICS, TRAFFIC_ONLY
 from records.trials import Failure, FailureKind, Phase, Repeat, ServerFacts
-from tuner import gpu
 from tuner.cancellation import CancelToken
 from tuner.engines.base import Watch
 from tuner.engines.server.devices import WorkerDevice
@@ -321,8 +320,7 @@ class RunningServer(ABC):
                 shorten_log(log, self._secrets.redact_bytes)
             self._lease.release()
             for device in self._devices:
-                if device.baseline_gib is not None:
-                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, self._cancelled)
+                device.wait_until_free(self._limits.stop_s, self._cancelled)
         return None
 
     @property

@@ -157,6 +157,7 @@ class ServeConfig:
         Raises:
             ConfigRefused: with vLLM's message, if the layers cannot share blocks.
         """
+        copies = 1 if self.speculation is None else self.speculation.copies
         form = CacheFormat(
             self.block_size,
             self.kv_element_bytes,
@@ -166,7 +167,7 @@ class ServeConfig:
             self.keeps_windows,
             self.keeps_every_state,
             _drafts(self.speculation),
-            () if self.draft is None else tuple(group.times(self._draft_copies) for group in self.draft.shard.groups),
+            () if self.draft is None else tuple(group.times(copies) for group in self.draft.shard.groups),
         )
         return find_kv_cache(self.shard, form, self.version)
 
@@ -192,10 +193,6 @@ class ServeConfig:
             graphs=replace(self.graphs, full_decode=False, full_mixed=False),
             **own,
         )
-
-    @property
-    def _draft_copies(self) -> int:
-        return 1 if self.speculation is None else self.speculation.copies
 
     @property
     def scheduled_tokens(self) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from records.trials import Failure, FailureKind, Phase
 from search_spaces.render import data_parallel_size
-from tuner import gpu, scratch
+from tuner import scratch
 from tuner.cancellation import STOP_S, CancelToken
 from tuner.engines.base import EngineSettings
 from tuner.engines.server.devices import base_environment, wait_for_gpus, worker_devices
@@ -198,8 +198,7 @@ class RankHost:
         if not survivors:
             self._process = None
             for device in self._devices:
-                if device.baseline_gib is not None:
-                    gpu.wait_until_free(device.index, device.free_below_gib, grace_s, threading.Event())
+                device.wait_until_free(grace_s, threading.Event())
         shorten_log(self._log, self._secrets.redact_bytes)
         return RankStopped(self._log.read_bytes() if self._log.is_file() else b"", tuple(survivors))
 
