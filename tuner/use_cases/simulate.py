@@ -12,10 +12,11 @@ from search_spaces.argv import one_spelling
 from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.learning import HostPosterior, linearised
 from tuner.engines.simulator.limits import TooFewGpus
 from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.engines.simulator.parameters import ErrorBands
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
@@ -137,7 +138,7 @@ def simulate(
         metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
         workload=load,
         run=done,
-        roofline=roofline_of(machine.config, done),
+        roofline=roofline_of(done),
         machine=machine,
         card=card,
         vllm_version=version,

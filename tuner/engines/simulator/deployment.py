@@ -1,4 +1,4 @@
-"""One deployment under a workload: its memory, its replicas and their clients, and the result over all replicas.
+"""One deployment under a workload: its memory, its replicas and their clients.
 
 The clock jumps from one event to the next. Events are a send, a deadline, a request that reaches an engine, and the
 end of an engine step. With asynchronous scheduling, vLLM plans a step when the step before it begins
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import fields, replace
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from records.trials import FailureKind
 from search_spaces.units import GIB
@@ -31,15 +30,15 @@ from tuner.engines.simulator.client import ScheduledSend, SimulatedClient, Simul
 from tuner.engines.simulator.host_cache import HostCache
 from tuner.engines.simulator.limits import uneven_part
 from tuner.engines.simulator.memory import MemoryBudget, StartFailed, find_budget
-from tuner.engines.simulator.metrics import bench_metrics, request_record
+from tuner.engines.simulator.metrics import SimulatedRun, merged_run
 from tuner.engines.simulator.parameters import ErrorBands, Parameters, find_error_bands
 from tuner.engines.simulator.precision import is_hopper
-from tuner.engines.simulator.replica import Replica, SimulationTrace
-from tuner.engines.simulator.scheduler import Scheduler, SchedulerCounts, SpeculativeScheduler
+from tuner.engines.simulator.replica import Replica
+from tuner.engines.simulator.scheduler import Scheduler, SpeculativeScheduler
 from tuner.engines.simulator.sequence import AnswerText
 from tuner.engines.simulator.serve_config import ServeConfig
 from tuner.engines.simulator.step_time import StepTime
-from tuner.workloads.results import RequestRecord, RequestStatus
+from tuner.workloads.results import RequestStatus
 
 
 class _EventKind(IntEnum):
@@ -176,111 +175,6 @@ class BenchmarkSimulation:
             replica.release(request, status is RequestStatus.COMPLETED)
         request.status = status
         request.end_s = at_s
-
-
-@dataclass(frozen=True)
-class SimulatedRun:
-    """The result of one workload.
-
-    Attributes:
-        requests: every request of the workload.
-        received_s: when clients received the tokens of each step, in seconds.
-        trace: the server's state over time.
-        counts: the scheduler's counters.
-        seconds: the time of all steps by its cause, as in `StepTime`.
-        flops: the arithmetic that the tokens need.
-        bytes: the memory traffic that the tokens need.
-        sufficient: blocks of each replica with which the run goes the same way; see `BlockPool.sufficient`.
-        config: of each server.
-    """
-
-    requests: list[SimulatedRequest]
-    received_s: NDArray[np.float64]
-    trace: SimulationTrace
-    counts: SchedulerCounts
-    seconds: Mapping[str, float]
-    flops: float
-    bytes: float
-    sufficient: int | None
-    config: ServeConfig
-
-    @property
-    def all_ended(self) -> bool:
-        """Whether every request ended, with any status, before the run did."""
-        return not any(request.in_flight or request.end_s is None for request in self.requests)
-
-    @property
-    def completed(self) -> int:
-        """The number of completed requests; a trial without one has failed."""
-        return sum(request.status is RequestStatus.COMPLETED for request in self.requests)
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds until the last request ended."""
-        return max((request.end_s or 0.0 for request in self.requests), default=0.0)
-
-    def records(self) -> list[RequestRecord]:
-        """Return the record of each request as the load generator writes it."""
-        interval, speculative = self.config.stream_interval, self.config.speculation is not None
-        return [request_record(each, self.received_s, interval, speculative) for each in self.requests]
-
-    def bench_metrics(self, percentiles: Sequence[int]) -> dict[str, float | None]:
-        """Return the metrics that `vllm bench serve` writes; see `tuner.engines.simulator.metrics.bench_metrics`."""
-        interval, speculative = self.config.stream_interval, self.config.speculation is not None
-        return bench_metrics(self.requests, self.received_s, interval, speculative, percentiles)
-
-
-def merged_run(requests: list[SimulatedRequest], replicas: Sequence[Replica], config: ServeConfig) -> SimulatedRun:
-    """Return the result of all replicas.
-
-    The steps of the replicas follow one another in `received_s`, and the requests' segments are moved to the steps of
-    their own replica. Counters are summed, and so are busy seconds, which servers on one GPU spend together.
-    """
-    offset = 0
-    for replica in replicas:
-        for request in replica.ended if offset else ():
-            request.segments = replica.moved(request.segments, offset)
-        offset += len(replica.trace.received_s)
-    times = [replica.time for replica in replicas]
-    causes = dict.fromkeys(cause for time in times for cause in time.seconds)
-    return SimulatedRun(
-        requests=requests,
-        received_s=np.concatenate([np.array(replica.trace.received_s) for replica in replicas]),
-        trace=_merged_trace([replica.trace for replica in replicas], config.servers_per_gpu),
-        counts=summed([replica.scheduler.counts for replica in replicas]),
-        seconds={cause: sum(time.seconds.get(cause, 0.0) for time in times) for cause in causes},
-        flops=sum(time.flops for time in times),
-        bytes=sum(time.bytes for time in times),
-        sufficient=_most([replica.scheduler.pool.sufficient for replica in replicas]),
-        config=config,
-    )
-
-
-def _most(counts: Sequence[int | None]) -> int | None:
-    """Return the largest count; None if one of them is unknown."""
-    known = [count for count in counts if count is not None]
-    return max(known) if len(known) == len(counts) else None
-
-
-def _merged_trace(traces: Sequence[SimulationTrace], servers_per_gpu: int) -> SimulationTrace:
-    return SimulationTrace(
-        states=sorted(state for trace in traces for state in trace.states),
-        busy_s=sum(trace.busy_s for trace in traces) / servers_per_gpu,
-        steps=sum(trace.steps for trace in traces),
-    )
-
-
-def summed(counts: Sequence[SchedulerCounts]) -> SchedulerCounts:
-    """Return the counters of several schedulers, or of several runs, as those of one."""
-    return SchedulerCounts(
-        preemptions=sum(each.preemptions for each in counts),
-        queried_tokens=sum(each.queried_tokens for each in counts),
-        hit_tokens=sum(each.hit_tokens for each in counts),
-        queued_s=[seconds for each in counts for seconds in each.queued_s],
-        drafts=sum(each.drafts for each in counts),
-        drafted_tokens=sum(each.drafted_tokens for each in counts),
-        accepted_tokens=sum(each.accepted_tokens for each in counts),
-    )
 
 
 _FIELDS_BESIDE_RUNS = ("card", "dtype", "max_num_seqs", "gpu_memory_utilization", "kv_cache_bytes", "fits_length")

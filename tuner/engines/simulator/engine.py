@@ -18,9 +18,10 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, Watch
 from tuner.engines.command_line import program_of
 from tuner.engines.simulator.client import workload_client
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun, summed
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES, flag_names
 from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.metrics import SimulatedRun, summed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT, Platform, configuration

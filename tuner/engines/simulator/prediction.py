@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from search_spaces import HardwareProfile, ModelShape, version_tuple
 from search_spaces.render import instances_of, without_instances
 from tuner.engines.simulator.client import workload_client
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
 from tuner.engines.simulator.flags import SIMULATED_PACKAGES
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.serve_config import ServeConfig, placed_config, resolve_serve_config
 from tuner.workloads.run_metrics import repeat_of

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 from records.trials import TrialOutcome
 from search_spaces import HardwareProfile
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
-from tuner.engines.simulator.serve_config import ServeConfig
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import SimulatedRun
 
 _TERA = 1e12
 _GIGA = 1e9
@@ -53,10 +53,10 @@ class Roofline:
     share: float
 
 
-def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
+def roofline_of(run: SimulatedRun) -> Roofline:
     """Return a run's place on the roofline; the module's docstring has the equation."""
-    gpus = config.parallel.replica_gpus
-    return placed(config.card, run.flops / gpus, run.bytes / gpus, run.trace.busy_s)
+    gpus = run.config.parallel.replica_gpus
+    return placed(run.config.card, run.flops / gpus, run.bytes / gpus, run.trace.busy_s)
 
 
 def placed(card: HardwareProfile, flops: float, traffic: float, seconds: float) -> Roofline:

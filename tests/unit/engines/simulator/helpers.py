@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import ModelShape, hardware_named, known_models
 from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp, Recurrent
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.serve_config import ServeConfig, resolve_serve_config
 

@@ -14,7 +14,8 @@ from search_spaces.catalogue.layers import Attention, Recurrent
 from tests.some import some
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, config_of, run, server, shape
 from tuner.engines.simulator.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.sequence import Prompt
 from tuner.workloads.results import RequestStatus

@@ -62,7 +62,7 @@ def test_it_is_near_the_simulators_own_counts(flags: tuple[str, ...]) -> None:
     loop = ClosedLoop(max_concurrency=32, num_prompts=200, input_len=512, output_len=128)
     run = run_workload(made, loop, seed=1)
     metrics = some(client_metrics(loop, run))
-    point, exact = measured_point(made, outcome(metrics, hits=0.0)).roofline, roofline_of(made.config, run)
+    point, exact = measured_point(made, outcome(metrics, hits=0.0)).roofline, roofline_of(run)
     assert point is not None
     assert point.intensity == pytest.approx(exact.intensity, rel=0.15)
     assert point.flops == pytest.approx(exact.flops, rel=0.15)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, PACKAGES, SMALL, SUFFIX
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.sequence import Step

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.engines.simulator.helpers import SUFFIX, server
 from tuner.engines.simulator.client import workload_client
-from tuner.engines.simulator.deployment import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.deployment import ConfiguredServer
+from tuner.engines.simulator.metrics import SimulatedRun
 from tuner.workloads.results import SESSION_ENDED, RequestStatus
 from tuner.workloads.traffic import Traffic
 
