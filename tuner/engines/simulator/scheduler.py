@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,21 +58,6 @@ class StepsAhead(NamedTuple):
     left: NDArray[np.int64]
 
 
-class DecodingSequences(Protocol):
-    """The sequences that decode, by the order of their admission."""
-
-    members: dict[int, Sequence]
-
-    def join(self, sequence: Sequence) -> None:
-        """Add a sequence."""
-
-    def leave(self, sequence: Sequence) -> None:
-        """Remove a sequence."""
-
-    def new_pages(self, sequence: Sequence) -> int:
-        """Return how many pages the next step gives a member that `Sequence.blocks` does not count yet."""
-
-
 class Scheduler:
     """The queue, the running requests and their blocks. Each step calls `plan` once and `finish` once.
 
@@ -99,7 +84,7 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
         self.decoding = DecodeSet(self._rule)
-        self._decoders: DecodingSequences = self.decoding
+        self._decoders: DecodeSet | SpeculativeDecodeSet = self.decoding
         self.counts = SchedulerCounts()
         self.produced = 0
         self._orders = 0

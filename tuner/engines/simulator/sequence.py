@@ -315,7 +315,7 @@ class DecodeSet:
                 self._sliding[sequence.phase] += self._rule.windowed
 
     def new_pages(self, sequence: Sequence) -> int:
-        """Return by how many pages the next step makes a member larger, if it is planned."""
+        """Return how many pages the next step, if it is planned, gives a member that `Sequence.blocks` lacks yet."""
         if sequence.phase != -self.clock % self._block_size:
             return 0
         return self._of_block - self._rule.windowed * (0 <= sequence.slides_at <= self.clock)
