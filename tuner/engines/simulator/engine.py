@@ -266,7 +266,7 @@ class SimulatedEngine:
             "simulated vllm",
             self._version,
             None,
-            flag_names() | {INSTANCES},
+            flag_names(self._platform.version) | {INSTANCES},
             Provenance.SIMULATED,
             self._platform.packages,
         )

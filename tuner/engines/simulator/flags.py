@@ -93,10 +93,21 @@ def _hint(word: str) -> str:
 
 
 @cache
-def flag_names() -> frozenset[str]:
-    """Return every option string that the simulator reads, as `vllm serve --help=all` lists them."""
-    options = frozenset(_parser()._option_string_actions) - {"-h", "--help"}
-    return options | {name for name, long in VLLM_NAMES.items() if long in options}
+def flag_names(version: tuple[int, ...] | None = None) -> frozenset[str]:
+    """Return every option string that the simulator reads of a version of vLLM, or of any; short names included."""
+    newer = {name for name, since in flags_since().items() if version is not None and version < since}
+    options = {
+        option
+        for option, action in _parser()._option_string_actions.items()
+        if action.dest not in newer and option not in ("-h", "--help")
+    }
+    return frozenset(options | {name for name, long in VLLM_NAMES.items() if long in options})
+
+
+@cache
+def flags_since() -> dict[str, tuple[int, ...]]:
+    """Return the first version of each flag that is newer than vLLM 0.15, by its name with underscores."""
+    return {name.replace("-", "_"): tuple(since) for name, since in _document()["since"].items()}
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from search_spaces.catalogue.layers import LatentAttention
 from tuner.engines.simulator.cuda_graphs import CHUNKED_ATTENTION, CudaGraphs, find_cuda_graphs
-from tuner.engines.simulator.flags import FlagError, UnknownFlagError, parse_flags
+from tuner.engines.simulator.flags import FlagError, UnknownFlagError, flags_since, parse_flags
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
     KvCache,
@@ -295,8 +295,9 @@ class CommandLine:
     def flags(self) -> Mapping[str, Any]:
         """The parsed flags, if the simulator supports them."""
         flags = parse_flags(self.arguments)
-        if flags["performance_mode"] and self.version < (0, 19):
-            raise ConfigRefused("unrecognized arguments: --performance-mode")
+        for name, since in flags_since().items():
+            if flags[name] is not None and self.version < since:
+                raise ConfigRefused(f"unrecognized arguments: --{name.replace('_', '-')}")
         if flags["cpu_offload_gb"]:
             raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
         return flags

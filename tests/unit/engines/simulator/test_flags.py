@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,14 @@ def test_what_vllm_refuses_is_refused_in_its_words(words: list[str], message: st
 def test_lengths_for_people(text: str, tokens: int | None) -> None:
     assert parse_flags(["--max-model-len", text])["max_model_len"] == tokens
     assert parse_flags(["--max-num-batched-tokens", "8k"])["max_num_batched_tokens"] == 8000
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_flag_that_a_version_lacks_is_refused_and_not_among_its_flags(version: str) -> None:
+    known = {name for flag in recorded(version) for name in flag["names"]}
+    values = {"performance_mode": ["balanced"], "scheduler_reserve_full_isl": []}
+    for name in flags.flags_since():
+        flag = f"--{name.replace('_', '-')}"
+        assert (flag in flags.flag_names(tuple(map(int, version.split("."))))) == (flag in known)
+        with nullcontext() if flag in known else pytest.raises(ConfigRefused, match=f"unrecognized arguments: {flag}"):
+            resolve(version, flag, *values.get(name, ["1"]))
