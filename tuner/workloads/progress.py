@@ -59,10 +59,10 @@ class RunProgress:
         self.window = None if users is not None else stable_middle(records, None)
         self.names = np.array([record.name for record in records])
         self.outputs = np.array([record.planned_output or 0 for record in records], dtype=float)
-        self.due_s = np.array([_nan(record.due_s) for record in records])
-        self._starts_s = np.array([_nan(record.intended_s) for record in records])
-        self._firsts_s = np.array([_nan(record.first_token_s) for record in records])
-        self._ends_s = np.array([_nan(record.end_s) for record in records])
+        self.due_s = np.array([record.due_s for record in records], dtype=float)
+        self._starts_s = np.array([record.intended_s for record in records], dtype=float)
+        self._firsts_s = np.array([record.first_token_s for record in records], dtype=float)
+        self._ends_s = np.array([record.end_s for record in records], dtype=float)
         self._completed = np.array([record.completed for record in records], dtype=bool)
         self._bad = np.array([not slos.get(record.name, RequestSlo()).met(record) for record in records], dtype=bool)
         self._tpot_ms = np.array([record.latencies_ms().get("tpot", 0.0) for record in records])
@@ -93,7 +93,3 @@ class RunProgress:
         """Seconds until more than `LATEST_CUT` of the requests of a finished run have ended."""
         ends = np.sort(self._ends_s)
         return float(ends[min(len(ends) - 1, math.floor(LATEST_CUT * len(ends)))])
-
-
-def _nan(value: float | None) -> float:
-    return float("nan") if value is None else value

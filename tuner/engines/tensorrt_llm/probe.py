@@ -1,6 +1,6 @@
 """Answer `tuner/engines/server/probe.py` for TensorRT-LLM. The Python of `trtllm-serve` runs it.
 
-The Python of `trtllm-serve` runs it. Options are the fields of the LLM API's arguments, which the server reads from a
+Options are the fields of the LLM API's arguments, which the server reads from a
 YAML file; `tuner.engines.tensorrt_llm.options` names them `--config.KEY`.
 """
 

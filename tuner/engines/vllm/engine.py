@@ -65,7 +65,6 @@ class VllmServer(RunningServer):
     def __init__(
         self,
         *,
-        client_environment: dict[str, str],
         tools: Toolbox,
         command: CommandStart | None = None,
         api_key: str | None = None,
@@ -74,14 +73,13 @@ class VllmServer(RunningServer):
         """Take over a started server.
 
         Args:
-            client_environment: variables of vLLM's benchmark client.
-            tools: run it.
+            tools: run vLLM's benchmark client.
             command: starts the server once more, if it is a fork.
             api_key: the key that clients must send; None: none.
             started: the other arguments of `RunningServer`.
         """
         super().__init__(api_key=api_key, **started)
-        self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
+        self._client_environment = {**tools.environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
         self._tools = tools
         self._command = command
 
@@ -218,7 +216,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
         spec.artifacts.mkdir(parents=True, exist_ok=True)
         meeting = self._meeting(launch, CHECK_PORT, CHECK_PORT)
         arguments = self._secrets.expand_all(_serve_arguments(launch, CHECK_PORT, meeting))
-        environment = {**self._inherited, **self._own, **self._expanded(spec.launch.environment)}
+        environment = {**self._tools.environment, **self._expanded(spec.launch.environment)}
         problem = self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
         return None if problem is None else redacted(problem, self._secrets)
 
@@ -284,8 +282,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
 
     def _server(self, spec: TrialSpec, **started: Any) -> VllmServer:
         """Return the server that was started, with the client of the study."""
-        client = {**self._inherited, **self._own}
-        started |= {"client_environment": client, "tools": self._tools, "command": self._again}
+        started |= {"tools": self._tools, "command": self._again}
         if not self._tokenizers:
             return VllmServer(**started)
         return GeneratedVllmServer(tokenizers=self._tokenizers, records=self._records, **started)

@@ -208,7 +208,7 @@ class Toolbox:
         in seconds, for which the GPU would wait. Without a helper, the package `tokenizers` makes them.
 
         Args:
-            plan: the file with the requests, as `resident/prompts.py` describes it.
+            plan: the file with the requests, as `server/prompts/prompts.py` describes it.
             log: the file for what the tokenizer's library prints.
 
         Raises:
