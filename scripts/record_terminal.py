@@ -6,7 +6,7 @@
 Drawn are the first lines, and those that begin with the first one that has TEXT; `…` stands for what is left out. The
 picture names no font of another site, so that a page shows it without the network. The one in README.md:
 
-    python3 scripts/record_terminal.py docs/images/first-study.svg --head 9 --from 'trial 23 is' --lines 14 -- \
+    python3 scripts/record_terminal.py docs/images/first-study.svg --head 9 --from 'trial 32 is' --lines 14 -- \
         tuner optimize --preset qwen2.5-0.5b-t4-greedy --trials 60 --plain
 """
 
