@@ -1,7 +1,7 @@
 """Is the exported configuration small, and as good as the whole one? Whole studies whose true scores are known.
 
     python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--first 0] [--trials 60] [--min-gain PERCENT]
-        [--no-prior] [--whole] [--jobs 2] [--json FILE]
+        [--choices 0] [--no-prior] [--whole] [--jobs 2] [--json FILE]
 
 Each study runs as `tuner optimize` does: search, rounds, reduction and conclusion. Predictions come from the stored
 parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the finalist with the best true
@@ -56,6 +56,7 @@ class FinalsTask:
         reduce: whether the winner is reduced.
         prior: whether the search has predictions.
         min_gain: of the search, a share of the score; 0 for no early end.
+        choices: standard deviation of the effect of each choice that predictions lack.
     """
 
     problem: str
@@ -64,6 +65,7 @@ class FinalsTask:
     reduce: bool = True
     prior: bool = True
     min_gain: float = 0.0
+    choices: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class FinalsResult:
         contradicts: whether, in such a study, nothing says what all flags bring together.
         reduced: trials of the reduction.
         measurements: measurements in rounds, and trials of smaller forms.
+        seconds: of the whole study, simulated.
     """
 
     problem: str
@@ -103,6 +106,7 @@ class FinalsResult:
     contradicts: bool
     reduced: int
     measurements: int
+    seconds: float
 
 
 class WorldExecutor:
@@ -170,7 +174,8 @@ class WorldExecutor:
 def finals_result(task: FinalsTask) -> FinalsResult:
     """Run one study and compare what it exports with the whole configuration."""
     seed = task.seed
-    problem = SimulatedProblem(task.problem, SIMULATED_STUDIES[task.problem](), World(seed=1 + seed, choices=0.0))
+    world = World(seed=1 + seed, choices=task.choices)
+    problem = SimulatedProblem(task.problem, SIMULATED_STUDIES[task.problem](), world)
     executor = WorldExecutor(problem, seed, Provenance.MEASURED if task.prior else Provenance.SIMULATED)
     with TemporaryDirectory(prefix="finals-") as folder:
         url = normalise_url(f"{folder}/study.db")
@@ -217,6 +222,7 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
         undivided and effect_together(conclusion.to_dict(), records) is None,
         sum(record.kind is TrialKind.REDUCED for record in trials.values()),
         len(rounds) + sum(record.kind is TrialKind.REDUCED for record in trials.values()),
+        sum(sum(record.outcome.timings.values()) for record in records if record.outcome is not None),
     )
 
 
@@ -248,6 +254,8 @@ def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
         f"{np.median([result.searched for result in results]):.0f}",
         f"{np.median([result.reduced for result in results]):.0f}",
         f"{np.median([result.measurements for result in results]):.0f}",
+        f"{np.median([result.seconds for result in results]):,.0f}",
+        f"{np.median([result.score for result in results]):.2f}",
     ]
 
 
@@ -259,13 +267,14 @@ def check_finals() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed; it determines the world, too [0]")
     parser.add_argument("--trials", type=int, default=60, help="trials of a search [60]")
     parser.add_argument("--min-gain", type=float, default=0.0, help="--min-gain of the studies, in per cent [0]")
+    parser.add_argument("--choices", type=float, default=0.0, help="standard deviation of each choice's effect [0]")
     parser.add_argument("--no-prior", action="store_true", help="search without predictions")
     parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
     parser.add_argument("--whole", action="store_true", help="do not reduce the winner")
     parser.add_argument("--json", type=Path, help="write every result to this file")
     asked = parser.parse_args()
     tasks = [
-        FinalsTask(name, seed, asked.trials, not asked.whole, not asked.no_prior, asked.min_gain / 100)
+        FinalsTask(name, seed, asked.trials, not asked.whole, not asked.no_prior, asked.min_gain / 100, asked.choices)
         for seed in range(asked.first, asked.first + asked.seeds)
         for name in asked.problems
     ]
@@ -286,12 +295,15 @@ def check_finals() -> None:
         "trials",
         "reduced",
         "measurements",
+        "seconds",
+        "score",
     ]
     caption = (
         "Of the studies that export a configuration: true score of the best finalist over the winner's, less 1 "
         "(median and largest), flags of both (medians), share of exported flags without a true effect, winners no "
         "single flag of which has a measured effect, contradictions, infeasible winners; of all: trials of the "
-        "search and of smaller forms, and all measurements of the finals, these included (medians)"
+        "search and of smaller forms, all measurements of the finals, these included, simulated seconds of the study, "
+        "and true score of what it exports, 1 for the defaults (medians)"
     )
     print_table(f"{caption}; {asked.seeds} seeds, {asked.trials} trials", header, rows)
     write_json(asked.json, [asdict(each) for each in results])
