@@ -57,7 +57,7 @@ class RunStore(Transactions):
     def take_lease(self, session: Session, name: str, holder: str, seconds: float, now: datetime) -> Lease | None:
         """Take or renew a lease until `seconds` after `now`.
 
-        No two processes have the same name as holder. Hosts whose clocks differ by more than `seconds` take the lease
+        Each process has a name of its own as `holder`. Hosts whose clocks differ by more than `seconds` take the lease
         from each other.
 
         Returns:

@@ -219,8 +219,8 @@ class Contest:
     def _feasible(self, faulty: Collection[int]) -> Vector:
         """Return the probability that each candidate runs and meets the SLOs, by the forms that did not.
 
-        A form that failed lacks a needed flag, one of those that its finalist and the successful forms have in common.
-        One that keeps a share of these keeps the needed one with that probability.
+        A failed form lacks a flag that is needed. It is one of those that the finalist and its successful forms have in
+        common and the failed form lacks. A form with a share of these has it with that probability.
         """
         feasible = np.ones(len(self._candidates))
         flags = [set(self._spec.space.changed(each.given.config)) for each in self._candidates]
@@ -228,10 +228,10 @@ class Contest:
         for origin in {each.origin for each in self._candidates}:
             family = [place for place, each in enumerate(self._candidates) if each.origin == origin]
             works = [flags[place] for place in family if self._candidates[place].record is not None and not bad[place]]
-            for needed in [set.intersection(*works) - flags[place] for place in family if bad[place] and works]:
+            for suspects in [set.intersection(*works) - flags[place] for place in family if bad[place] and works]:
                 for place in family:
-                    if self._candidates[place].record is None and needed:
-                        feasible[place] = min(feasible[place], len(needed & flags[place]) / len(needed))
+                    if self._candidates[place].record is None and suspects:
+                        feasible[place] = min(feasible[place], len(suspects & flags[place]) / len(suspects))
         return feasible
 
     def _again(self, arms: Sequence[int]) -> list[GivenConfiguration]:

@@ -16,7 +16,8 @@ PATIENCE_AFTER_GAIN = 25
 """The same once the search has found a gain."""
 
 CLEAR_GAIN = 2.0
-"""Least gains that count as a gain over the reference: 10 % at 5 %. The best of 18 equal trials looks 7 % better."""
+"""How many times the least gain a trial has to be better than the reference, for a gain to be found: 10 % at 5 %. The
+best of 18 equal trials looks 7 % better."""
 
 LEAST_TRIALS = 18
 """Trials before which no search converges."""
