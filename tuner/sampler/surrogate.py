@@ -6,8 +6,9 @@ residual, measured minus predicted. Failures have a process of their own, with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -241,15 +242,20 @@ class Surrogate:
         return [int(index) for index in order if likely[index]]
 
 
+_LIMITED = threading.RLock()
+
+
 @cache
 def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def single_blas_thread() -> AbstractContextManager[object]:
-    """Limit BLAS to one thread within the context.
+@contextmanager
+def single_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread within the context, which one thread of the process enters at a time.
 
-    The sampler's matrices are too small to gain from more threads, which would wait for cores that servers need.
+    More threads add in another order, and a seed would give another study. The sampler's matrices are too small to gain
+    from them, and they would wait for cores that servers need.
     """
-    limited: AbstractContextManager[object] = _controller().limit(limits=1, user_api="blas")
-    return limited
+    with _LIMITED, _controller().limit(limits=1, user_api="blas"):
+        yield

@@ -20,6 +20,7 @@ from scipy.special import ndtr
 from records.measured import REFERENCES
 from records.trials import Config, TrialKind, TrialRecord
 from storage.store import Store
+from tuner.sampler.surrogate import single_blas_thread
 from tuner.scoring.compare import LEAST_DEVIATION
 from tuner.scoring.goals import log_scores
 from tuner.scoring.rounds import StudyRounds, fault_of
@@ -179,7 +180,9 @@ class Contest:
         """Return what the rounds say, with each flag of the target left out alone among the candidates."""
         while True:
             rounds = self._rounds(done)
-            found = plan(self._arms(rounds, done), self._cells(rounds), self._noise(rounds))
+            arms, cells, noise = self._arms(rounds, done), self._cells(rounds), self._noise(rounds)
+            with single_blas_thread():
+                found = plan(arms, cells, noise)
             if found is None:
                 return None
             target, count = self._candidates[found.target], len(self._candidates)

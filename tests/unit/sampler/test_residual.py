@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from tuner.sampler.flag_effects import LEAST_SCORED, parameter_importance
 from tuner.sampler.history import ObjectiveScale
 from tuner.sampler.prior import Prediction, Prior, PriorCache
 from tuner.sampler.residual import ResidualSampler, SelectedTrials
+from tuner.sampler.surrogate import single_blas_thread
 from tuner.settings.study import RESIDUAL
 from tuner.specs import TrialSpec
 from tuner.study import learned_prior
@@ -237,18 +240,38 @@ def test_a_suggestion_without_a_trial_is_the_same_as_that_of_ask() -> None:
     assert sampler.with_seed(1).last_suggestion is None
 
 
+def blas_threads() -> set[int]:
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
 def test_a_suggestion_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
+    counts: set[int] = set()
     suggest = CandidateSelection.suggest
 
     def counted(self: CandidateSelection) -> Suggestion:
-        counts.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        counts.update(blas_threads())
         return suggest(self)
 
     monkeypatch.setattr(CandidateSelection, "suggest", counted)
     run_study(ResidualSampler(space), 4)
-    assert counts
-    assert set(counts) == {1}
+    assert counts == {1}
+
+
+def test_no_blas_thread_is_added_when_another_suggestion_ends() -> None:
+    """Suggestions in two threads of a service: the end of one must not lift the limit of the other."""
+    ended = threading.Event()
+
+    def second() -> set[int]:
+        with single_blas_thread():
+            ended.wait(10)
+            return blas_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        with single_blas_thread():
+            counts = pool.submit(second)
+            time.sleep(0.1)
+        ended.set()
+        assert counts.result() == {1}
 
 
 def test_only_allowed_configurations_are_proposed() -> None:

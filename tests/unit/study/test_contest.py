@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from records.trials import (
     Config,
@@ -25,7 +26,7 @@ from storage.store import Store
 from tests.some import some
 from tests.unit.study.conftest import Bench
 from tuner.sampler.flag_effects import Elimination, ReductionStep
-from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR
+from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR, Arms, Plan, plan
 from tuner.study import contest
 from tuner.study.contest import Contest, Step
 from tuner.study.optuna_study import OptunaStudy
@@ -126,6 +127,19 @@ def test_a_form_that_is_surely_as_good_is_measured_beside_its_finalist_and_then_
     preference = finals.contest.preference(2)
     assert (preference.flags, preference.as_good) == ({0: 0, 1: 2, 5: 1}, frozenset({1, 5}))
     assert preference.looks == 3
+
+
+def test_the_contest_computes_with_one_blas_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: set[int] = set()
+
+    def counted(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Plan | None:
+        counts.update(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return plan(arms, rounds, noise)
+
+    monkeypatch.setattr(contest, "plan", counted)
+    with threadpool_limits(2, "blas"):
+        play(Finals(bench, [AB], SCORES, SCORES, spread=0.004))
+    assert counts == {1}
 
 
 def test_a_flag_that_surely_pays_is_not_left_out(bench: Bench) -> None:

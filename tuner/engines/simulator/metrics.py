@@ -192,11 +192,11 @@ def _statistics(name: str, values: _Seconds, counts: _Counts, percentiles: Seque
     if not total:
         return {f"{each}_{name}_ms": None for each in ("mean", "median", "std", *(f"p{p}" for p in percentiles))}
     weights = counts[order] / total
-    mean = float(weights @ values)
+    mean = float(np.sum(weights * values))  # a scalar product adds in the order of the BLAS threads
     statistics: dict[str, float | None] = {
         f"mean_{name}_ms": mean,
         f"median_{name}_ms": _weighted_percentile(values, cumulated, 50),
-        f"std_{name}_ms": float(np.sqrt(weights @ (values - mean) ** 2)),
+        f"std_{name}_ms": float(np.sqrt(np.sum(weights * (values - mean) ** 2))),
     }
     return statistics | {f"p{p}_{name}_ms": _weighted_percentile(values, cumulated, p) for p in percentiles}
 

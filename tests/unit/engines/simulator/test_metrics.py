@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from benchmarks.simulator.bench_serve import BenchServeWorkload, bench_serve_client
 from tests.unit.engines.simulator.helpers import run, server
 from tuner.engines.simulator.client import SimulatedRequest
-from tuner.engines.simulator.metrics import chunk_times, token_gaps
+from tuner.engines.simulator.metrics import _statistics, chunk_times, token_gaps
 from tuner.engines.simulator.sequence import Prompt
 
 
@@ -49,6 +50,15 @@ def test_weighted_statistics_equal_numpys() -> None:
         assert metrics[f"p{percentile}_itl_ms"] == pytest.approx(float(np.percentile(gaps, percentile)))
     assert metrics["std_itl_ms"] == pytest.approx(float(gaps.std()))
     assert metrics["median_itl_ms"] == pytest.approx(float(np.median(gaps)))
+
+
+def test_statistics_do_not_depend_on_the_number_of_blas_threads() -> None:
+    """OpenBLAS adds the products of more than 10,000 values in parts, one for each thread."""
+    seconds, counts = np.random.default_rng(0).random(200_000), np.arange(1, 200_001)
+    with threadpool_limits(1, "blas"):
+        alone = _statistics("itl", seconds, counts, [99])
+    with threadpool_limits(2, "blas"):
+        assert _statistics("itl", seconds, counts, [99]) == alone
 
 
 def test_lengths_and_times_are_those_of_vllm_bench_serve() -> None:
