@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -187,12 +187,14 @@ def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> Non
 
 
 def _read(path: Path) -> ProcessRecord | None:
+    """Return the record of a file, without fields that only other versions know; None for a file that is no record."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         data["process"] = Identity(*data["process"])
         data |= {name: tuple(Identity(*each) for each in data[name]) for name in ("owners", "members")}
         data |= {name: tuple(data.get(name, ())) for name in ("argv", "segments")}
-        return ProcessRecord(**data | {"mark": path.stem})
+        known = {each.name: data[each.name] for each in fields(ProcessRecord) if each.name in data}
+        return ProcessRecord(**known | {"mark": path.stem})
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

@@ -238,6 +238,16 @@ def test_a_file_that_is_no_record_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 3
 
 
+def test_a_record_with_fields_of_another_version_is_read_and_one_that_lacks_a_field_is_not(tmp_path: Path) -> None:
+    record = ProcessRecords(tmp_path).add("a" * 32, Identity(2, 3), None, ("vllm",), "s/1")
+    written = asdict(record)
+    (tmp_path / f"{record.mark}.json").write_text(json.dumps({**written, "cgroup": "/tuner"}))
+    del written["boot"]
+    (tmp_path / "b.json").write_text(json.dumps(written))
+
+    assert ProcessRecords(tmp_path).all() == [record]
+
+
 def test_without_a_folder_there_are_no_orphans(tmp_path: Path) -> None:
     reap_orphans(tmp_path / "none")
     assert not (tmp_path / "none").exists()
