@@ -136,26 +136,18 @@ No study has such jobs."""
 TELEMETRY_VARIABLE = "MLFLOW_DISABLE_TELEMETRY"
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if only programs of this machine reach an address; False for a name other than `localhost`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def ui_command(artifacts: Path | None, port: int, host: str = LOOPBACK) -> list[str]:
+def ui_command(artifacts: Path | None, port: int, host: str = LOOPBACK, *, asks: bool = False) -> list[str]:
     """Return the command that starts MLflow's server, with this process's interpreter.
 
-    The command needs the environment of `ui_environment`. On an address that other machines reach, the server asks for
-    a password, and the environment of `with_password` is needed as well.
+    The command needs the environment of `ui_environment`. A server that asks for a password, as one must that other
+    machines reach, needs the environment of `with_password` as well.
 
     `artifacts` is the folder of artifacts of new experiments; None leaves it to MLflow.
     """
     command = [sys.executable, "-m", "mlflow", "server"]
     if artifacts is not None:
         command += ["--default-artifact-root", artifacts.resolve().as_uri()]
-    if not is_loopback(host):
+    if asks:
         command += ["--app-name", "basic-auth"]
     return [*command, "--host", host, "--port", str(port), "--workers", "1"]
 

@@ -19,7 +19,6 @@ from dashboards.mlflow.ui import (
     base_url,
     columns_of,
     experiment_tags,
-    is_loopback,
     one_at_a_time,
     runs_query,
     ui_command,
@@ -33,6 +32,7 @@ from storage.locks import sync_lock
 from tests import store_samples as samples
 from tests.fakes.http_server import Answer, Asked, http_server
 from tests.postgres import postgres_server
+from tuner.client.address import is_loopback
 
 
 def answer(asked: Asked) -> Answer:
@@ -172,10 +172,16 @@ def test_no_workers_of_mlflows_own_jobs_start_unless_the_user_asks_for_them() ->
         ("box.example.org", False, "http://box.example.org:5000"),
     ],
 )
-def test_an_address_that_others_reach_asks_for_a_password(host: str, loopback: bool, url: str) -> None:
+def test_the_browser_is_given_an_address_of_this_machine_where_there_is_one(
+    host: str, loopback: bool, url: str
+) -> None:
     assert is_loopback(host) is loopback
     assert base_url(host, 5000) == url
-    assert ("basic-auth" in ui_command(None, 5000, host)) is not loopback
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_server_that_others_reach_can_ask_for_a_password(asks: bool) -> None:
+    assert ("basic-auth" in ui_command(None, 5000, "10.0.0.7", asks=asks)) is asks
 
 
 def test_the_password_is_in_the_environment_only(tmp_path: Path) -> None:

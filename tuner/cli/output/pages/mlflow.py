@@ -15,7 +15,6 @@ from dashboards.mlflow.ui import (
     LEAST_PASSWORD,
     PASSWORD_VARIABLE,
     base_url,
-    is_loopback,
     link_command,
     ui_command,
     ui_environment,
@@ -24,6 +23,7 @@ from dashboards.mlflow.ui import (
 from dashboards.mlflow.with_parent import PARENT_VARIABLE
 from storage import open_store
 from tuner.cli.arguments import command
+from tuner.client.address import is_loopback
 from tuner.errors import EXIT_OURS, TunerError, UserError
 from tuner.extras import need
 from tuner.processes.ports import port_answers
@@ -51,7 +51,8 @@ def run_ui(study: str | None, port: int, host: str, storage: str | None) -> None
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
     need("flask_wtf")  # of the extra `ui`; the module mlflow is there without its pages, too
-    if not is_loopback(host):
+    asks = not is_loopback(host)
+    if asks:
         _refuse_without_password(host, port)
     url = storage_url(storage, create=False)
     with closing(open_store(url)) as store:
@@ -62,12 +63,12 @@ def run_ui(study: str | None, port: int, host: str, storage: str | None) -> None
         raise UserError(f"--port {port} is taken on {host}; choose another")
     folder = Path(uri.removeprefix("sqlite:///")).parent
     environment = ui_environment(os.environ, uri)
-    if not is_loopback(host):
+    if asks:
         environment = with_password(environment, folder)
     print(f"MLflow starts on {shown}; Ctrl-C ends it", flush=True)
     own = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     subprocess.Popen(link_command(port, name, host), stdin=subprocess.DEVNULL, env=own)  # ends with the server
-    command = ui_command(folder / "mlartifacts", port, host)
+    command = ui_command(folder / "mlartifacts", port, host, asks=asks)
     os.execve(command[0], command, environment)
 
 
