@@ -13,7 +13,7 @@ Where no configuration meets the SLOs, two other stages follow (`NearestFinals`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from records.measured import REFERENCES, reference_of
@@ -67,12 +67,14 @@ class _Stages:
         reference = reference_of(self._trials())
         return [*([] if reference is None else [reference]), *trials]
 
-    def _completed(self, confirmation: Confirmation, group: Sequence[TrialRecord]) -> bool:
+    def _completed(
+        self, confirmation: Confirmation, group: Sequence[TrialRecord], time_is_up: Callable[[], bool]
+    ) -> bool:
         """Measure the rounds of a group; return False if they are not complete."""
         if not confirmation.exhausted():
             names, rounds = tuple(f"#{record.number}" for record in group), tuple(confirmation.rounds)
             self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
-        self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
+        self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and time_is_up())
         return self._ending is RunEnding.DONE
 
 
@@ -91,7 +93,7 @@ class Finals(_Stages):
             group, preference = contest.group(done), contest.preference(done)
         else:
             confirmation = Confirmation(self._spec, self._store, finalists, self._slots, label)
-            done = len(confirmation.rounds) if self._completed(confirmation, finalists) else 0
+            done = len(confirmation.rounds) if self._completed(confirmation, finalists, self._time_limit.is_over) else 0
             group, preference = finalists, Preference()
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
@@ -103,19 +105,23 @@ class Finals(_Stages):
         return RunEnding.DONE, self._stored(replace(conclusion, flag_effects=self._effects(conclusion, group)))
 
     def _measured(self, contest: Contest) -> int:
-        """Measure the rounds of a contest until it ends; return how many are complete."""
+        """Measure the rounds of a contest until it ends; return how many are complete.
+
+        The last measurement of the first rounds may pass the time limit, because without it the run has no result.
+        """
         done = 0
         while (step := contest.step(done)) is not None:
+            time_is_up = self._time_limit.has_no_room if done else self._time_limit.is_over
             if step.forms:
                 source = GivenTrials(self._optuna_study, TrialKind.REDUCED, step.forms)
                 self._observer.stage(StagePlan(Stage.REDUCTION, len(source.planned), tuple(source.planned)))
-                self._ending = self._loop.run(source, self._time_limit.is_over)
+                self._ending = self._loop.run(source, time_is_up)
             else:
                 count = step.rounds
                 confirmation = Confirmation(
                     self._spec, self._store, step.group, self._slots, contest.label, done, count
                 )
-                done += count if self._completed(confirmation, step.group) else 0
+                done += count if self._completed(confirmation, step.group, time_is_up) else 0
             if self._ending is not RunEnding.DONE:
                 break
         return done
@@ -186,7 +192,7 @@ class NearestFinals(_Stages):
             return RunEnding.DONE, conclusion
         label = f"nearest {label_of(group)}"
         rounds = Confirmation(self._spec, self._store, group, self._slots, label, goals=without_slos(goals))
-        if not self._completed(rounds, group):
+        if not self._completed(rounds, group, self._time_limit.is_over):
             stopped = self._time_limit.wishes.conclude.is_set()
             return (RunEnding.DONE, conclusion) if stopped else (self._ending, None)
         found = conclude(goals, self._trials(), group, label)
@@ -213,7 +219,7 @@ class NearestFinals(_Stages):
             config = next(record.config for record in self._trials() if record.number == nearest.number)
             source = GivenTrials(self._optuna_study, TrialKind.CAPACITY, [GivenConfiguration(label, config, {})])
             self._observer.stage(StagePlan(Stage.CAPACITY, 1, (f"#{nearest.number}",)))
-            ending = self._loop.run(source, self._time_limit.is_over)
+            ending = self._loop.run(source, self._time_limit.has_no_room)
         found = self._searched(label)
         if found is None or found.outcome is None or not found.outcome.succeeded:
             return ending, nearest

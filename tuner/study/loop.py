@@ -442,6 +442,9 @@ def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: 
 _LARGEST_RESERVE = 0.5
 """The largest share of the limit that is reserved: one slow trial must not end the search."""
 
+_LATEST = 3
+"""Measurements whose median is the expected duration of the next one: those of rounds take longer than the search's."""
+
 _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
@@ -472,15 +475,24 @@ class TimeLimit:
             return False
         loop = self.loop
         longest = longest_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
-        reserve = min(longest, _LARGEST_RESERVE * self.timeout_s)
+        reserve = min(longest or self._next_s, _LARGEST_RESERVE * self.timeout_s)
         if longest > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
             self._noted_s = reserve
             self.observer.note(_reserve_note(self.timeout_s, reserve, longest))
         return self._elapsed_s() + reserve >= self.timeout_s
 
-    def is_over(self) -> bool:
-        """Return whether the whole limit has passed."""
-        return self.wishes.ends_search() or (self.timeout_s is not None and self._elapsed_s() >= self.timeout_s)
+    def is_over(self, needed_s: float = 0.0) -> bool:
+        """Return whether the whole limit has passed, or less than some seconds of it are left."""
+        is_late = self.timeout_s is not None and self._elapsed_s() + needed_s >= self.timeout_s
+        return self.wishes.ends_search() or is_late
+
+    def has_no_room(self) -> bool:
+        """Return whether a measurement that takes as long as the latest ones would end after the limit."""
+        return self.is_over(self._next_s)
+
+    @property
+    def _next_s(self) -> float:
+        return statistics.median(self.loop.trial_seconds[-_LATEST:] or [0.0])
 
     def _elapsed_s(self) -> float:
         return self.clock.monotonic() - self.began

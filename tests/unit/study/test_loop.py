@@ -16,7 +16,7 @@ from search_spaces import Context, hardware_named, load_space
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tests.some import some
 from tests.unit.study.conftest import Bench
-from tests.unit.study.test_run import peak_at_16
+from tests.unit.study.test_run import FIGURES, peak_at_16
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
@@ -433,6 +433,35 @@ def test_a_limit_that_passes_during_the_last_measurement_changes_nothing(bench: 
 
     result = bench.run(slow_last, trials=4, timeout_s=600, clock=clock)
     assert some(result.conclusion).confirmed
+
+
+def test_a_search_without_rounds_begins_no_trial_that_would_end_after_the_limit(bench: Bench) -> None:
+    clock = HandClock()
+
+    def steady(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(12)  # the stub calls this seven times for the defaults, and five times for another trial
+        return peak_at_16(spec, index)
+
+    result = bench.run(steady, trials=30, timeout_s=600, clock=clock, confirm_rounds=0)
+    assert result.ending is RunEnding.TIMEOUT
+    assert clock.seconds == 84 + 8 * 60
+
+
+@pytest.mark.parametrize(("timeout_s", "ends_s"), [(1000, 1008), (1150, 1092)])
+def test_with_a_result_no_measurement_begins_that_would_end_after_the_limit(
+    bench: Bench, timeout_s: float, ends_s: float
+) -> None:
+    """A round's measurement takes 84 s. The sixth gives a result after 1008 s, and two more would end after 1176 s."""
+    clock = HandClock()
+
+    def undecided(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(12)
+        noise = (7 * spec.number + 5 * spec.round) % 3 - 1
+        return {**FIGURES, "output_throughput": 1000.0 + 20.0 * bool(spec.config) + 30.0 * noise}
+
+    result = bench.run(undecided, trials=6, timeout_s=timeout_s, clock=clock, reduce=True)
+    assert some(result.conclusion).confirmed
+    assert clock.seconds == ends_s
 
 
 Metrics = dict[str, float | None] | Failure
