@@ -109,7 +109,7 @@ _MODEL = (
     r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
     r"(?<!CUDA error: )Operation not permitted|Errno 1\b",
     r"Permission denied|Read-only file system|Stale file handle|\bI/O error|Input/output error",
-    r"Transport endpoint is not connected|Errno (?:5|13|16|30|70|107|116|121)\b",
+    r"Transport endpoint is not connected|(?:Errno|os error) (?:5|13|16|17|20|21|30|70|107|116|121)\b",
     r"getpwuid\(\): uid not found|is longer than \d+ characters \(sizeof|AF_UNIX path too long",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
@@ -252,6 +252,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.ENVIRONMENT_BROKEN,
         r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment|DistributionNotFound",
         r"^(?:Import|Value)Error: .*please (?:re)?install|Descriptors cannot be created directly",
+        r"^\S*python[\d.]*: (?:No module named|Error while finding module specification)",
         r"Numpy is not available|may indicate binary incompatibility",
         rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})|module '(?:{_PACKAGES})[\w.]*' has no attribute",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",

@@ -74,7 +74,7 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
     r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|"
-    r"CUDA runtime error\b.*out of memory",
+    r"CUDA runtime error\b.*out of memory|^\S*python[\d.]*: (?:No module named|Error while finding module spec)",
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")

@@ -57,7 +57,7 @@ CAUSES = (
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"No module named '(?:sglang|vllm)",
+        r"No module named '?(?:sglang|vllm)",
         r"No package metadata was found for (?:sglang|flashinfer)",
         r"is not installed correctly|Please (?:re)?install|Please uninstall the old version",
         r"Could not load any common_ops library",

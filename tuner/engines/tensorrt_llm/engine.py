@@ -54,7 +54,7 @@ CAUSES = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"No GPU devices found on the node",
-        r"No module named 'tensorrt_llm",
+        r"No module named '?tensorrt_llm",
         r"No package metadata was found for tensorrt.llm",
         r"Unknown architecture for AutoModel",
         r"MPI_Init|MPI_Comm_spawn|MPI_ERR_SPAWN|libmpi\.so",

@@ -67,7 +67,7 @@ OWN_CAUSES = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"No package metadata was found for vllm",
-        r"No module named 'vllm",
+        r"No module named '?vllm",
         r"has no vLLM implementation",
         r"The Transformers implementation of .* is not compatible with vLLM",
     ),
@@ -77,7 +77,7 @@ OWN_CAUSES = (
 TEXTS = LogTexts(
     causes=(*OWN_CAUSES, *CAUSES),
     consequences=CONSEQUENCES,
-    died=re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed"),
+    died=re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed|Failed core proc"),
     prefix=re.compile(
         r"^(?:\([^()]*pid=\d+[^()]*\)\s)?(?:\[rank\d+\]:\s?)?"  # Ray adds an address, PyTorch the rank
         r"(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"

@@ -293,6 +293,7 @@ def test_a_prompt_that_the_server_counts_otherwise_is_found(
         ('DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")', FailureKind.OUT_OF_MEMORY_STARTUP),
         ("serve.sh: line 3: vllm: command not found", FailureKind.ENVIRONMENT_BROKEN),
         ("ModuleNotFoundError: No module named 'sglang'", FailureKind.ENVIRONMENT_BROKEN),
+        ("/usr/bin/python3: No module named sglang", FailureKind.ENVIRONMENT_BROKEN),
         ("serve.py: error: unrecognized arguments: --slotz 3", FailureKind.INVALID_CONFIGURATION),
         ("error: unexpected argument '--slotz' found", FailureKind.INVALID_CONFIGURATION),
         # of Python's servers, of TGI, of LMDeploy and of Docker

@@ -275,6 +275,10 @@ ENVIRONMENT = [
     "OSError: [Errno 30] Read-only file system: '/root/.cache/vllm'",
     "OSError: [Errno 116] Stale file handle: '/mnt/nfs/a/model.safetensors'",
     "OSError: [Errno 121] Remote I/O error",
+    "NotADirectoryError: [Errno 20] Not a directory: '/models/a/config.json'",
+    "IsADirectoryError: [Errno 21] Is a directory: '/models/a/tokenizer.json'",
+    "Exception: Is a directory (os error 21)",
+    "FileExistsError: [Errno 17] File exists: '/root/.cache'",
     "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/models'",
     "ValueError: GGUF magic invalid",
     "RuntimeError: unable to open file </models/a/b.safetensors> in read-only mode: No such file or directory (2)",
@@ -526,6 +530,15 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             K.ENGINE_CRASH,
             "when stream is capturing",
         ),
+        ("/usr/bin/python3: No module named vllm\n", K.ENVIRONMENT_BROKEN, "No module named vllm"),
+        ("ModuleNotFoundError: No module named vllm\n", K.ENVIRONMENT_BROKEN, "No module named vllm"),
+        (
+            "/venv/bin/python: Error while finding module specification for 'vllm.entrypoints.openai.api_server' "
+            "(ModuleNotFoundError: No module named 'vllm')\n",
+            K.ENVIRONMENT_BROKEN,
+            "No module named 'vllm'",
+        ),
+        ("(APIServer pid=9) See root cause above. Failed core proc(s): {}\n", K.SERVER_KILLED, "it logged no error"),
         ("ModuleNotFoundError: No module named 'deep_ep'\n", K.INVALID_CONFIGURATION, "deep_ep"),
         (
             "ValueError: Failed to find a kernel that can implement the WNA16 linear layer.\n",
