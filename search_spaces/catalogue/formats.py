@@ -1,8 +1,9 @@
 """Read the number formats of a checkpoint: its `quantization_config`, whatever tool wrote it.
 
 Formats may differ between a model's modules: methods keep some at 16 bits, or give them other bits, by their names.
-Each method names modules in its own way: exactly (a name also means the modules in it), with `*`, or by a regular
-expression (`re:`). Prefixes differ between checkpoints, so that names count from `layers.N` on.
+Each method names modules in its own way: exactly (a name also means the modules in it), as `fnmatch` does (`*`, `?`,
+`[0-9]`), or by a regular expression (`re:`). Prefixes differ between checkpoints, so that names count from `layers.N`
+on.
 
 Bits of a weight include its scales, b + s / g for a scale of s bits for each g weights:
 
@@ -51,10 +52,14 @@ _KEPT = (
 """Keys of lists with the modules that stay at 16 bits."""
 _PREFIX = re.compile(r"^(?!.*(?:mtp|vis|audio))(?:.*\.)?(?=layers\.)")
 """What comes before `layers.N` of the decoder."""
-_SIMPLE = re.compile(r"(\\?[\w./$^*+?\-]|\[[\w\-]+\]|\((\?[:!=])?([\w.|\\*+?$^\-]|\[[\w\-]+\])*\)(?![*+?{]))*")
+_SIMPLE = re.compile(
+    r"(\\?[\w./$^*+?|\-]|\{\d(,\d)?\}|\[[\w\-]+\]|\((\?[:!=])?([\w.|\\*+?$^\-]|\[[\w\-]+\])*\)(?![*+?{]))*"
+)
 """Regular expressions whose time is bounded: no repeated group, and none within another."""
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
+_WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
+"""What `fnmatch` reads as another character, or several."""
 _REPEATS = 4
 """Most repetitions in a pattern of a file."""
 _MOST_PATTERNS = 2000
@@ -381,15 +386,14 @@ def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
     """Return whether one of a file's patterns names a module, and a pattern that cannot be tried in bounded time."""
     regular = [pattern for pattern in patterns if pattern.startswith("re:")]
     names = [_PREFIX.sub("", pattern) for pattern in patterns if not pattern.startswith("re:")]
-    globs, plain = [name for name in names if "*" in name], {name for name in names if "*" not in name}
+    globs, plain = [name for name in names if _WILD.search(name)], {name for name in names if not _WILD.search(name)}
     unknown = next((each for each in (*globs, *regular) if not _is_bounded(each)), None)
     if unknown is None and len(globs) + len(regular) > _MOST_PATTERNS:
         unknown = f"of {len(patterns)} patterns"
     if unknown is not None:
         return lambda _: False, unknown
-    choices = "|".join(".*".join(map(re.escape, each.split("*"))) for each in globs)
-    glob = re.compile(rf"(?:^|\.)(?:{choices})(?:$|\.)")
-    compiled = [re.compile(each[3:]) for each in regular]
+    glob = re.compile(rf"(?:^|\.)(?:{'|'.join(map(_expression, globs))})(?:$|\.)")
+    compiled = [re.compile(_expression(each)) for each in regular]
 
     def matches(name: str) -> bool:
         parts = name.split(".")
@@ -403,15 +407,23 @@ def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
 
 def _is_bounded(pattern: str) -> bool:
     """Return whether a pattern can be tried, and its time has a bound: few repetitions, and no repeated group."""
-    if not pattern.startswith("re:"):
-        return pattern.count("*") <= _REPEATS
-    if not _SIMPLE.fullmatch(pattern[3:]) or len(re.findall(r"[*+]", pattern)) > _REPEATS:
+    expression = _expression(pattern)
+    if pattern.startswith("re:") and not _SIMPLE.fullmatch(expression):
         return False
     try:
-        re.compile(pattern[3:])
+        re.compile(expression)
     except re.error:
         return False
-    return True
+    return len(re.findall(r"[*+{]", pattern)) <= _REPEATS
+
+
+def _expression(pattern: str) -> str:
+    """Return a pattern of a file as a regular expression."""
+    if pattern.startswith("re:"):
+        return pattern[3:]
+    wild = {"*": ".*", "?": "."}
+    parts = enumerate(_WILD.split(pattern))  # every second one is wild
+    return "".join(wild.get(part, part.replace("[!", "[^")) if place % 2 else re.escape(part) for place, part in parts)
 
 
 def mean_bits(bits_of: Bits, modules: Iterable[tuple[int, Iterable[str]]]) -> float:

@@ -104,6 +104,10 @@ def test_mxfp4_leaves_all_but_the_experts_at_16_bits() -> None:
             PartBits(10.25, 4.5, 4.5, 4.5, 4.5),
         ),
         (["*.mlp.shared_expert.*"], PartBits(4.5, 4.5, 4.5, 16, 4.5)),
+        # ModelOpt reads patterns with fnmatch: 10 of 48 layers, (10 × 16 + 38 × 4.5) / 48, and all but those
+        (["model.layers.?.self_attn*"], PartBits(331 / 48, 4.5, 4.5, 4.5, 4.5)),
+        (["model.layers.[0-9].self_attn"], PartBits(331 / 48, 4.5, 4.5, 4.5, 4.5)),
+        (["model.layers.[!a-z][0-9].self_attn*"], PartBits((10 * 4.5 + 38 * 16) / 48, 4.5, 4.5, 4.5, 4.5)),
         ([f"model.layers.{layer}*" for layer in (1, 2)], None),
         (["model.layers.0.mlp.gate", "visual", "mtp.layers.0.mlp", "lm_head"], PartBits(4.5, 4.5, 4.5, 4.5, 4.5)),
     ],
@@ -143,6 +147,10 @@ def test_bits_of_single_modules() -> None:
     dynamic = {"+:.*down_proj.*": {"bits": 8, "group_size": 32}}
     found = bits({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "dynamic": dynamic}, DENSE)
     assert (found.attention, found.mlp) == pytest.approx((4.125, (4.125 + 4.125 + 8.5) / 3))
+    # counted repetitions, and alternatives without a group: layers 0 to 9, and 26 and 27, have 16 bits
+    dynamic = {r"-:model\.layers\.\d{1}\.|.*\.2[67]\..*": {}}
+    found = bits({"quant_method": "gptq", "bits": 4, "dynamic": dynamic}, DENSE)
+    assert found.mlp == pytest.approx((12 * 16 + 16 * 4) / 28)
     # a class of characters within a group: layers 10 to 27 of 28 have 8 bits
     dynamic = {r"+:.*\.(?:1[0-9]|2[0-9])\..*": {"bits": 8}}
     found = bits({"quant_method": "gptq", "bits": 4, "dynamic": dynamic}, DENSE)
@@ -209,7 +217,9 @@ def test_formats_of_activations(quantization: dict[str, Any], activations: int |
     assert (shape.activation_bits, shape.weight_type) == (activations, kind)
 
 
-@pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:" + ".*a" * 9, "re:(x|y)*z", "*a" * 9, "re:*", "re:[z-a]"])
+@pytest.mark.parametrize(
+    "pattern", ["re:(a+)+$", "re:" + ".*a" * 9, "re:(x|y)*z", "*a" * 9, "re:*", "re:[z-a]", "[z-a]"]
+)
 def test_a_pattern_without_a_bound_on_its_time_is_not_read(pattern: str) -> None:
     shape = ModelShape.from_config_json({**MOE, "quantization_config": {**NVFP4, "ignore": [pattern]}})
     assert shape.unread is not None
