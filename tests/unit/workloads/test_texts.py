@@ -251,6 +251,13 @@ def test_times_of_azure_are_seconds_of_utc(tmp_path: Path) -> None:
         (BURST_GPT + "7,GPT-4,-1,2,3,x\n", 6, "are not a time and two lengths"),
         (BURST_GPT + "inf,GPT-4,1,2,3,x\n", 6, "are not a time and two lengths"),
         (AZURE_2024 + "today,1,2\n", 4, "TIMESTAMP, ContextTokens, GeneratedTokens are not a time and two lengths"),
+        (
+            "timestamp,input_tokens,output_tokens\n11/30/2026 10:56:27 AM,1,2\n",
+            2,
+            "negative .'11/30/2026 10:56:27 AM', '1', '2'.; correct or remove that line; a date is such as 2026-11-30T",
+        ),
+        ("sep=;\n\ntimestamp;input_tokens;output_tokens\n1,5;1;2\n", 4, "negative .'1,5', '1', '2'.; correct or"),
+        ("# by a tool\n1,2,3\n", 1, "no column has the time .# by a tool."),
         (BURST_GPT + '"' + "x" * 200_000 + '",1,2\n', 6, "not CSV: field larger than field limit"),
         (
             ",".join(map(str, range(200_000))) + "\n" + "1,2,3\n" * 80_000,
@@ -271,6 +278,22 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, line: int, rule: str) 
     with pytest.raises(UserError, match=rf"trace:{line}: .*{rule}") as caught:
         read_recording(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+SMALL = "timestamp,input_tokens,output_tokens\n1,10,20\n2,30,40\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# by a tool, 2026\n#\n\n" + SMALL,
+        "sep=;\n" + SMALL.replace(",", ";"),
+        '"sep=|"\n# by a tool\n' + SMALL.replace(",", "|"),
+        "# 2026\n# " + SMALL,  # names as NumPy writes them
+    ],
+)
+def test_what_stands_above_the_names_of_columns_is_passed_over(tmp_path: Path, text: str) -> None:
+    assert read_recording(write(tmp_path, text)).requests == read_recording(write(tmp_path, SMALL)).requests
 
 
 def test_a_trace_without_an_answer_is_refused(tmp_path: Path) -> None:

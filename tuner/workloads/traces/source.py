@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ FORMS = "a recording of a known format, such as Azure's CSV or Mooncake's JSONL 
 Column = Literal["time", "input", "output", "session", "blocks", "end"]
 
 _GZIP = b"\x1f\x8b"
+_ABOVE = re.compile(r'#|"?sep=([,;\t|])"?\s*$')
 _MOST_COLUMNS = 1000
 _NO_CELL = "no cell"
 """Stands for the cells that the first line lacks; it is no number, unlike an empty cell."""
@@ -174,11 +176,26 @@ def _check_names(place: str, names: Sequence[str]) -> None:
         raise UserError(f"{place}: two columns are called {twice[:40]!r}; rename or remove one")
 
 
+def _head(lines: Sequence[str]) -> tuple[int, str]:
+    """Return the index of the line with the names of the columns, and the delimiter.
+
+    Above it may be comments (`#`) and Excel's `sep=;`. A comment above numbers has the names, as NumPy writes them.
+    """
+    comment, delimiter = None, None
+    for index, line in enumerate(lines):
+        above = _ABOVE.match(line)
+        if above is None and line.strip():
+            head = index if comment is None or not line.lstrip()[0].isdigit() else comment
+            return head, delimiter or max(",;\t", key=lines[head].count)
+        if above is not None:
+            comment, delimiter = (comment, above[1]) if above[1] else (index, delimiter)
+    return 0, ","
+
+
 def _csv_rows(file: Path, text: str) -> Iterator[tuple[str, Any]]:
     lines = split_lines(text)
-    head = next((index for index, line in enumerate(lines) if line.strip()), 0)
-    first = lines[head] if lines else ""
-    reader = csv.reader(lines[head:], delimiter=max(",;\t", key=first.count))
+    head, delimiter = _head(lines)
+    reader = csv.reader(lines[head:], delimiter=delimiter)
     try:
         names = next(reader, [])
         _check_names(f"{file}:{head + 1}", names)

@@ -222,7 +222,9 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         except (ValueError, TypeError, KeyError, OverflowError):
             names = ", ".join(columns[column] for column in _NEEDED)
             rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
-            raise UserError(f"{place}: {rule}; correct or remove that line") from None
+            values = ", ".join(repr(row.get(columns[column]))[:40] for column in _NEEDED)
+            remedy = "correct or remove that line; a date is such as 2026-11-30T10:56:27"
+            raise UserError(f"{place}: {rule} ({values}); {remedy}") from None
         blocks = _unpacked(row.get(columns["blocks"]) if "blocks" in columns else None) or ()
         if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
             raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
