@@ -11,7 +11,7 @@ single trials together, and `FORMS_SHARE` the single trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,9 @@ _SURE_SHARE = 0.5
 """Share of a winner's gain, in logarithms, above which the interval must lie before the rounds may end: two rounds tell
 a large gain from none, and hardly how large it is."""
 
+FEWEST_ARMS = 2
+"""Configurations without which a round compares nothing: the reference and another one."""
+
 FORMS_SHARE = 1 / 3
 """Share of the measurements after which no further form is tried, so that the rounds can still tell a gain."""
 
@@ -93,13 +96,20 @@ def _again_label(finalist: TrialRecord) -> str:
 
 
 class Contest:
-    """Plans the rounds of one set of finalists. A plan depends on the stored trials and the number of rounds alone."""
+    """Plans the rounds of one set of finalists, from the stored trials, the number of rounds and the time left."""
 
     def __init__(
-        self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, finalists: Sequence[TrialRecord], label: str
+        self,
+        spec: StudySpec,
+        store: Store,
+        optuna_study: OptunaStudy,
+        finalists: Sequence[TrialRecord],
+        label: str,
+        room: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Take the finalists, the reference first if it works."""
+        """Take the finalists, the reference first if it works. `room`: how many measurements the time limit allows."""
         self._spec, self._store, self._optuna_study, self.label = spec, store, optuna_study, label
+        self._room = room
         self._finalists, self._looks = finalists, looks(spec.confirmation.confirm_rounds)
         self._has_reference = finalists[0].kind in REFERENCES
         self._candidates: list[_Candidate] = []
@@ -124,7 +134,7 @@ class Contest:
             return None
         following = self._following(done)
         arms = found.arms[: self._affordable(done, found, following - done)]
-        if len(arms) < 2:
+        if len(arms) < FEWEST_ARMS:
             return None
         candidates = [self._candidates[place] for place in arms]
         forms = tuple(each.given for each in candidates if each.record is None)
@@ -345,13 +355,22 @@ class Contest:
         return sum(record.kind is TrialKind.REDUCED for record in self._trials)
 
     def _left(self, done: int) -> int:
-        """Return how many more measurements the contest may take after some rounds."""
-        return self._most - len(self._rounds(done)) - self._single
+        """Return how many more measurements the contest may take after some rounds.
+
+        A time limit leaves at least those without which the first rounds compare nothing.
+        """
+        left, room = self._most - len(self._rounds(done)) - self._single, self._room()
+        if room is None:
+            return left
+        return min(left, room if done else max(room, FEWEST_ARMS * self._looks[0]))
 
     def _tries_forms(self, done: int) -> bool:
-        """Return whether another form may be tried, beside the reference and a target up to the next look."""
-        rounds = self._following(done) - done
-        return self._single < self._most * FORMS_SHARE and self._left(done) > 2 * rounds
+        """Return whether another form may be tried, beside the reference and a target up to the next look.
+
+        Beside the first form, its finalist is measured again.
+        """
+        rounds, trials = self._following(done) - done, 1 if self._single else 2
+        return self._single < self._most * FORMS_SHARE and self._left(done) >= FEWEST_ARMS * rounds + trials
 
     def _following(self, done: int) -> int:
         """Return the number of rounds after which the contest may end next."""

@@ -82,13 +82,16 @@ class Finals(_Stages):
     """The stages after the search; `run` returns why they ended, and the conclusion if there is one."""
 
     def run(self) -> tuple[RunEnding, Conclusion | None]:
-        """Run every stage; the time limit ends the stages after the first rounds, not the conclusion."""
+        """Run every stage; the time limit ends the stages, not the conclusion.
+
+        Before the first rounds are complete, the conclusion rests on the search, and does not replace one of rounds.
+        """
         finalists = self._beside_reference(self._nominated(self._spec.confirmation.finalists))
         if not self._can_confirm(finalists):
             return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None))
         label = label_of(finalists)
         if self._spec.confirmation.reduce:
-            contest = Contest(self._spec, self._store, self._optuna_study, finalists, label)
+            contest = Contest(self._spec, self._store, self._optuna_study, finalists, label, self._time_limit.room)
             done = self._measured(contest)
             group, preference = contest.group(done), contest.preference(done)
         else:
@@ -97,12 +100,17 @@ class Finals(_Stages):
             group, preference = finalists, Preference()
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
-        if not done and not self._time_limit.wishes.conclude.is_set():
-            return self._ending, None
         if not done:
-            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None))
+            return self._without_rounds(finalists)
         conclusion = conclude(self._spec.goals, self._trials(), group, label, preference)
         return RunEnding.DONE, self._stored(replace(conclusion, flag_effects=self._effects(conclusion, group)))
+
+    def _without_rounds(self, finalists: Sequence[TrialRecord]) -> tuple[RunEnding, Conclusion | None]:
+        asked, study = self._time_limit.wishes.conclude.is_set(), self._store.study(self._spec.name)
+        if not asked and study is not None and (study.conclusion or {}).get("confirmed"):
+            return self._ending, None
+        conclusion = conclude(self._spec.goals, self._trials(), finalists, None)
+        return RunEnding.DONE if asked else self._ending, self._stored(conclusion)
 
     def _measured(self, contest: Contest) -> int:
         """Measure the rounds of a contest until it ends; return how many are complete.

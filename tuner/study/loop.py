@@ -94,7 +94,10 @@ class Loop:
         self.reason: Failure | None = None
         self.trial_seconds: list[float] = []
         self.benchmark_seconds: list[float] = []
-        """Real seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial."""
+        """Real seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial.
+
+        Both are as if it had sent the requests of a trial of the search.
+        """
 
     def restore(self) -> None:
         """Store the outcomes that a killed run has kept on disk; their trials do not run again."""
@@ -271,14 +274,16 @@ class Loop:
                 return None
             outcome = _outcome_of_last_attempt(outcome, failure, self._budget.attempts)
         if failure is None and outcome.cut is None:
-            self._count_seconds(outcome, self._clock.monotonic() - item.began_s)
+            self._count_seconds(item, outcome, self._clock.monotonic() - item.began_s)
         return self._finish(item, outcome)
 
-    def _count_seconds(self, outcome: TrialOutcome, seconds: float) -> None:
+    def _count_seconds(self, item: WorkItem, outcome: TrialOutcome, seconds: float) -> None:
         """Note the real seconds of a trial; a simulated one spends them all on its benchmarks."""
         simulated = outcome.provenance is Provenance.SIMULATED
-        self.trial_seconds.append(seconds)
-        self.benchmark_seconds.append(seconds if simulated else min(outcome.timings.get(Phase.BENCHMARK, 0.0), seconds))
+        spent = seconds if simulated else min(outcome.timings.get(Phase.BENCHMARK, 0.0), seconds)
+        benchmarks = spent / self._spec.cost_of(item.kind)
+        self.trial_seconds.append(seconds - spent + benchmarks)
+        self.benchmark_seconds.append(benchmarks)
 
     def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
         """Store an outcome with its verdict and report it; return why the run must end, else None."""
@@ -442,9 +447,6 @@ def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: 
 _LARGEST_RESERVE = 0.5
 """The largest share of the limit that is reserved: one slow trial must not end the search."""
 
-_LATEST = 3
-"""Measurements whose median is the expected duration of the next one: those of rounds take longer than the search's."""
-
 _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
@@ -475,7 +477,7 @@ class TimeLimit:
             return False
         loop = self.loop
         longest = longest_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
-        reserve = min(longest or self._next_s, _LARGEST_RESERVE * self.timeout_s)
+        reserve = min(longest or statistics.median(loop.trial_seconds or [0.0]), _LARGEST_RESERVE * self.timeout_s)
         if longest > 0 and not self._noted_s / _NOTED_CHANGE < reserve < self._noted_s * _NOTED_CHANGE:
             self._noted_s = reserve
             self.observer.note(_reserve_note(self.timeout_s, reserve, longest))
@@ -487,12 +489,18 @@ class TimeLimit:
         return self.wishes.ends_search() or is_late
 
     def has_no_room(self) -> bool:
-        """Return whether a measurement that takes as long as the latest ones would end after the limit."""
-        return self.is_over(self._next_s)
+        """Return whether a measurement of a round would end after the limit."""
+        return self.is_over(self._measurement_s)
+
+    def room(self) -> int | None:
+        """Return how many measurements of rounds end before the limit; None if there is none, or no trial tells it."""
+        if self.timeout_s is None or not self._measurement_s:
+            return None
+        return max(0, int((self.timeout_s - self._elapsed_s()) / self._measurement_s))
 
     @property
-    def _next_s(self) -> float:
-        return statistics.median(self.loop.trial_seconds[-_LATEST:] or [0.0])
+    def _measurement_s(self) -> float:
+        return measurement_s(self.spec, self.loop.trial_seconds, self.loop.benchmark_seconds)
 
     def _elapsed_s(self) -> float:
         return self.clock.monotonic() - self.began
@@ -521,19 +529,29 @@ def longest_confirmation_s(
 ) -> float:
     """Return the seconds that the confirmation may take, from the seconds of each trial so far and of its benchmarks.
 
-    One measurement takes the median time of a trial outside its benchmarks plus the median time of its benchmarks times
-    `spec.round_cost`. Rounds run side by side on `slots` workers. Fixed rounds measure the finalists and the reference.
+    Rounds run side by side on `slots` workers. Fixed rounds measure the finalists and the reference.
     The test with smaller forms (`scoring.sequential`) may take as many measurements as half of the search; before each
     look, one counts as the trial of a new form, and the others as rounds of as many configurations.
     """
     confirmation, rounds = spec.confirmation, spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:
         return 0.0
-    overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))
-    measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
+    measurement = measurement_s(spec, trial_seconds, benchmark_seconds)
     group = confirmation.finalists + 1
     if not confirmation.reduce:
         return measurement * group * -(-rounds // slots)
     ends, most = looks(rounds), most_measurements(len(trial_seconds), rounds, confirmation.finalists)
     in_rounds = min(most - len(ends), group * ends[-1])
     return statistics.median(trial_seconds) * len(ends) + measurement * in_rounds / min(slots, ends[0])
+
+
+def measurement_s(spec: StudySpec, trial_seconds: Sequence[float], benchmark_seconds: Sequence[float]) -> float:
+    """Return the seconds of one measurement of a round, from those of trials of the search and of their benchmarks.
+
+    They are the median time of a trial outside its benchmarks plus the median time of its benchmarks times
+    `spec.round_cost`; 0 without trials.
+    """
+    if not trial_seconds:
+        return 0.0
+    overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))
+    return overhead + statistics.median(benchmark_seconds) * spec.round_cost

@@ -146,7 +146,8 @@ def run_study(
             return stopped(ended)
         measured()
         conclusion = finals.with_estimated_effects(conclusion)
-        return RunResult(ending, proposals.space_exhausted, proposals.converged, None, conclusion)
+        ended = ending if ended is RunEnding.DONE else ended
+        return RunResult(ended, proposals.space_exhausted, proposals.converged, None, conclusion)
 
 
 def _optuna_study(

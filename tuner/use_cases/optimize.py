@@ -76,6 +76,14 @@ class OptimizeResult:
     check: str | None = None
     report: Path | None = None
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the study has a winner, or keeps the defaults, by the rounds that its settings include."""
+        conclusion, confirmation = self.run.conclusion, self.spec.confirmation
+        if conclusion is None or conclusion.winner is None:
+            return False
+        return conclusion.confirmed or not (confirmation.confirm_rounds and confirmation.baseline_repeats)
+
 
 def optimize(
     settings: StudySettings,

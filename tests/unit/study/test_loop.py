@@ -398,7 +398,7 @@ def test_one_slow_first_trial_does_not_end_the_search(bench: Bench) -> None:
     reserved = [note for note in bench.listener.notes if note.startswith("time limit 60 min: ")]
     assert reserved[0] == (
         "time limit 60 min: the search ends 30 min before it, which are reserved for the confirmation; it may take "
-        "2.0 h, and half of the limit is the most that is reserved"
+        "40 min, and half of the limit is the most that is reserved"
     )
     assert reserved[-1].startswith("time limit 60 min: the search ends ")
     assert "half" not in reserved[-1]
@@ -413,7 +413,8 @@ def test_rounds_that_do_not_fit_end_with_the_limit_and_continue_later(bench: Ben
 
     result = bench.run(slow_rounds, trials=4, timeout_s=600, clock=clock)
     assert result.ending is RunEnding.TIMEOUT
-    assert result.conclusion is None
+    assert not some(result.conclusion).confirmed
+    assert some(result.conclusion).reason.endswith("no round confirmed it")
     assert clock.seconds < 900
     begun = len(numbers(bench, TrialKind.CONFIRM))
     assert 0 < begun < 12
@@ -447,21 +448,36 @@ def test_a_search_without_rounds_begins_no_trial_that_would_end_after_the_limit(
     assert clock.seconds == 84 + 8 * 60
 
 
-@pytest.mark.parametrize(("timeout_s", "ends_s"), [(1000, 1008), (1150, 1092)])
-def test_with_a_result_no_measurement_begins_that_would_end_after_the_limit(
-    bench: Bench, timeout_s: float, ends_s: float
+@pytest.mark.parametrize(("timeout_s", "singles", "rounds"), [(630, 0, 4), (730, 2, 4), (870, 2, 6)])
+def test_the_finals_measure_what_fits_before_the_limit(
+    bench: Bench, timeout_s: float, singles: int, rounds: int
 ) -> None:
-    """A round's measurement takes 84 s. The sixth gives a result after 1008 s, and two more would end after 1176 s."""
+    """The search ends after 360 s, and each measurement takes 60 s; two rounds of two configurations give a result."""
     clock = HandClock()
 
     def undecided(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-        clock.wait(12)
+        clock.wait(12)  # the stub calls this five times
         noise = (7 * spec.number + 5 * spec.round) % 3 - 1
         return {**FIGURES, "output_throughput": 1000.0 + 20.0 * bool(spec.config) + 30.0 * noise}
 
-    result = bench.run(undecided, trials=6, timeout_s=timeout_s, clock=clock, reduce=True)
+    result = bench.run(undecided, trials=6, timeout_s=timeout_s, clock=clock, reduce=True, baseline_repeats=1)
     assert some(result.conclusion).confirmed
-    assert clock.seconds == ends_s
+    assert len(numbers(bench, TrialKind.REDUCED)) == singles
+    assert len(numbers(bench, TrialKind.CONFIRM)) == rounds
+    assert clock.seconds == 360 + 60 * (singles + rounds) < timeout_s
+
+
+def test_a_limit_before_the_first_rounds_does_not_replace_a_result_of_rounds(bench: Bench) -> None:
+    clock = HandClock()
+
+    def slow_later(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(60 if spec.round > 3 else 1)
+        return peak_at_16(spec, index)
+
+    confirmed = some(bench.run(slow_later, trials=4, clock=clock).conclusion)
+    result = bench.run(slow_later, trials=12, timeout_s=60, clock=clock)
+    assert (result.ending, result.conclusion) == (RunEnding.TIMEOUT, None)
+    assert some(bench.store().study("s")).conclusion == confirmed.to_dict()
 
 
 Metrics = dict[str, float | None] | Failure

@@ -163,8 +163,8 @@ def _check_sources(settings: StudySettings, submission: Submission, store: Servi
 def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
     run = result.run
     if run.conclusion is not None:
-        asked = wishes.conclude.is_set() and run.ending is RunEnding.TIMEOUT
-        return Ending(SubmissionState.STOPPED if asked else SubmissionState.DONE, run.conclusion.reason)
+        cut = run.ending is RunEnding.TIMEOUT and (wishes.conclude.is_set() or not result.has_result)
+        return Ending(SubmissionState.STOPPED if cut else SubmissionState.DONE, run.conclusion.reason)
     if run.ending in FAILED:
         why = "its trials failed" if run.reason is None else f"{run.reason.kind.value}: {run.reason.message}"
         if run.ending is RunEnding.DEFAULTS_FAILED:

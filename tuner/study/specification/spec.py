@@ -165,9 +165,13 @@ class StudySpec:
     @property
     def round_cost(self) -> float:
         """The requests of one measurement in a round, relative to those of a trial of the search."""
-        workload, searched = self.workload, self.search_prompts
-        longer = workload.num_prompts / searched if isinstance(workload, ClosedLoop) and searched else 1.0
-        return longer * self._repeats(TrialKind.CONFIRM) / self.search.repeats
+        return self.cost_of(TrialKind.CONFIRM)
+
+    def cost_of(self, kind: TrialKind) -> float:
+        """Return the requests of a measurement of a kind, relative to those of a trial of the search."""
+        workload, searched, in_rounds = self.workload, self.search_prompts, kind is TrialKind.CONFIRM
+        longer = workload.num_prompts / searched if in_rounds and isinstance(workload, ClosedLoop) and searched else 1.0
+        return longer * self._repeats(kind) / self.search.repeats
 
     @property
     def sampler(self) -> str:

@@ -30,7 +30,7 @@ from tuner.results.findings import Findings
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
-from tuner.study.run import RunResult, summary_facts
+from tuner.study.run import summary_facts
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
 
@@ -90,7 +90,7 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
         return EXIT_INTERRUPTED
     if result.conclusion is not None and result.conclusion.nearest is not None:
         return EXIT_SLOS_MISSED
-    if result.ending is RunEnding.TIMEOUT and not _has_result(ended):
+    if result.ending is RunEnding.TIMEOUT and not ended.has_result:
         return EXIT_TIME_LIMIT
     if (
         result.conclusion is not None
@@ -102,16 +102,8 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
 
-def _has_result(ended: OptimizeResult) -> bool:
-    """Return whether the study has a winner, or keeps the defaults, by the rounds that its settings include."""
-    conclusion, confirmation = ended.run.conclusion, ended.spec.confirmation
-    if conclusion is None or conclusion.winner is None:
-        return False
-    return conclusion.confirmed or not (confirmation.confirm_rounds and confirmation.baseline_repeats)
-
-
 def _parts(ended: OptimizeResult) -> list[RenderableType]:
-    lines = [*_ending_lines(ended.run, ended.records), *_what_works(ended)]
+    lines = [*_ending_lines(ended.records), *_reason_lines(ended), *_what_works(ended)]
     parts: list[RenderableType] = [Text(line) for line in lines]
     conclusion, challenger = ended.run.conclusion, None
     if conclusion is not None:
@@ -138,7 +130,7 @@ def noise_name(records: Sequence[TrialRecord]) -> str:
     return "the defaults" if reference is None else name_of(reference)
 
 
-def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[str]:
+def _ending_lines(records: tuple[TrialRecord, ...]) -> list[str]:
     facts = summary_facts(records)
     rounds = sum(bool(record.round) for record in records)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(facts["states"].items()))
@@ -153,7 +145,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
     kind = "simulated time" if simulated else "time"
     lines.append(f"{kind} on workers: {text.timings(facts['seconds']) or 'under a second'}")
-    return [*lines, *_reason_lines(result)]
+    return lines
 
 
 def _reduced(records: Sequence[TrialRecord]) -> int:
@@ -161,9 +153,9 @@ def _reduced(records: Sequence[TrialRecord]) -> int:
     return sum(record.kind is TrialKind.REDUCED for record in records)
 
 
-def _reason_lines(result: RunResult) -> list[str]:
+def _reason_lines(ended: OptimizeResult) -> list[str]:
     """Return why the run ended before all trials, if it did."""
-    lines = []
+    result, lines = ended.run, []
     if result.space_exhausted:
         lines.append("the search space has no other configuration: all were measured")
     if result.converged is not None:
@@ -172,8 +164,8 @@ def _reason_lines(result: RunResult) -> list[str]:
             "--min-gain; use --min-gain 0 to continue"
         )
     if result.ending is RunEnding.TIMEOUT:
-        ended = "search before all trials" if result.conclusion is not None else "rounds before all measurements"
-        lines.append(f"--timeout ended the {ended}; run the same command to continue")
+        stage = "search before all trials" if ended.has_result else "rounds before all measurements"
+        lines.append(f"--timeout ended the {stage}; run the same command to continue")
     if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
     if result.reason is not None and result.ending in STOPPED:

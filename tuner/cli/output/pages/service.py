@@ -201,6 +201,9 @@ def _end(client: Client, id: str, *, simulated: bool) -> int:
     if simulated:
         print("all figures are predicted, not measured")
     print(f"see its result: tuner study show {id} --server {client.server}")
+    if study.state is SubmissionState.STOPPED and not conclusion.get("confirmed"):
+        print(f"continue with: {command('service', 'resume', id)}")
+        return EXIT_TIME_LIMIT
     if conclusion.get("nearest") is not None:
         return EXIT_SLOS_MISSED
     if conclusion.get("winner") is not None:
