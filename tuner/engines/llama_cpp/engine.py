@@ -42,7 +42,7 @@ _PREFIX = re.compile(
 _ERROR = re.compile(
     r"^error: |^error while handling argument|"
     r"^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
-    r"(?:CUDA|ROCm|HIP|Vulkan) error"
+    r"(?:CUDA|ROCm|HIP|Vulkan) error|: Assertion .* failed|device lost"
 )
 """What states an error in a line without a level, beside the texts of the table."""
 
@@ -69,7 +69,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"invalid device function|rocBLAS error: Cannot read",
         r"no kernel image is available|kernel image is invalid|unsupported toolchain|ErrorIncompatibleDriver",
         r"cannot open shared object|loading shared libraries|undefined symbol|version `\S+' not found",
-        r"(?:invalid|bad) magic",
+        r"(?:invalid|bad) magic|Permission denied",
         r"this GGUF file is version|GGUFv1 is no longer supported",
         r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
         r"unknown model architecture",

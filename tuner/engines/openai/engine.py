@@ -61,7 +61,7 @@ _OUT_OF_MEMORY = (
     r"cudaMalloc failed: out of memory",
     r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
     r"CUBLAS_STATUS_ALLOC_FAILED",
-    r"can't allocate memory|Cannot allocate memory|model requires more system memory",
+    r"can't allocate memory|Cannot allocate memory|model requires more system memory|unable to allocate \S+ buffer",
     r"^MemoryError\b|std::bad_alloc|CUDA runtime error\b.*out of memory|Not enough memory to handle \d+ prefill tokens",
 )
 
@@ -77,7 +77,12 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b",
         message="no space left on disk",
     ),
-    *rows(FailureKind.SERVER_KILLED, r"signaled to shutdown with signal 9\b"),
+    *rows(
+        FailureKind.SERVER_KILLED,
+        r"signaled to shutdown with signal (?:1|2|9|15)\b|has terminated: signal: (?:killed|terminated)",
+        r"Failed with result 'oom-kill'",
+    ),
+    *rows(FailureKind.STARTUP_TIMEOUT, r"timed out waiting for llama runner to start"),
     *rows(FailureKind.KV_CACHE_TOO_SMALL, r"No enough blocks|Please try to increase --mem-fraction-static"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
@@ -91,7 +96,8 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"^(?:ModuleNotFoundError|ImportError): ",
         r"Too many open files|Errno 24\b",
         r"unknown model architecture|failed to open GGUF file",
-        r"Error response from daemon|Cannot connect to the Docker daemon",
+        r"Error response from daemon|Cannot connect to the Docker daemon|nvidia-container-cli: |exec format error",
+        r"signaled to shutdown with signal (?:4|7)\b|Error opening engine file",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,

@@ -72,7 +72,7 @@ _HUB = (
     r"Consistency check failed|XetDownloadError|CAS (?:service|client) error|hf_xet",
     r"does not appear to have (?:a )?files? named",
     r"^(?:huggingface_hub|modelscope|botocore|s3fs|gcsfs|azure|google\.(?:auth|api_core|cloud))\.[\w.]+(?::|$)",
-    r"runai\w* request|libstreamer",
+    r"runai\w* request|libstreamer|error downloading or loading vocab file",
 )
 """The hub does not have the model, does not give it, or is not reached."""
 
@@ -137,10 +137,13 @@ _DEVICE = (
     r"uncorrectable (?:ECC|NVLink) error|ECC error",
     r"fallen off the bus|GPU is lost|Unable to determine the device handle",
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
-    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '\S*(?:gcc|nvcc|ninja)'",
+    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja|ldconfig)'",
+    r"No such file or directory: '\S*(?:gcc|nvcc|ninja|ldconfig)'",
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
     r"cannot open shared object file|libcuda\.so cannot found",
-    r"undefined symbol|version `\w+_[\d.]+' not found",
+    r"undefined symbol|version `\w+_[\d.]+' not found|\bexec format error",
+    r"FlashInfer requires GPUs with|UVA is not available",
+    r"not supported on this OS|CUDA (?:\w+ )?error: operation not supported",
 )
 
 _INTERCONNECT = (
@@ -161,7 +164,8 @@ _INTERCONNECT = (
 _PACKAGES = (
     r"torch|triton|transformers|tokenizers|safetensors|numpy|xformers|flash_attn|timm|einops|tiktoken|sentencepiece|"
     r"mistral_common|mamba_ssm|causal_conv1d|open_clip|librosa|soundfile|cv2|PIL|decord|google\.protobuf|"
-    r"pynvml|xgrammar|setuptools|accelerate|compressed_tensors|_\w+"
+    r"pynvml|xgrammar|setuptools|accelerate|compressed_tensors|sgl_kernel|pybase64|orjson|uvloop|uvicorn|fastapi|"
+    r"pydantic|openai|zmq|msgspec|psutil|ray|huggingface_hub|outlines|requests|aiohttp|scipy|numba|cloudpickle|_\w+"
 )
 """Packages that an engine or a model needs, whatever the flags are."""
 
@@ -175,7 +179,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"/dev/shm.*No space left|No space left on device: '/?(?:dev/shm/|psm_|torch_|mp-)|shared memory ?\(shm\)",
-        r"</?torch_\w+>: No space left|insufficient shared memory|Insufficient space in /dev/shm",
+        r"</?torch_\w+>[\w -]*: No space left|insufficient shared memory|Insufficient space in /dev/shm",
         r"shared memory limit|Fatal Python error: Bus error",
         message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
     ),
@@ -251,10 +255,13 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"^ImportError: (?:cannot import name|DLL load failed|numpy)|found in your environment|DistributionNotFound",
-        r"^(?:Import|Value)Error: .*please (?:re)?install|Descriptors cannot be created directly",
+        r"^(?:Import|Value)Error: .*please (?:(?:re)?install|upgrade)|Descriptors cannot be created directly",
         r"^\S*python[\d.]*: (?:No module named|Error while finding module specification)",
         r"Numpy is not available|may indicate binary incompatibility",
         rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})|module '(?:{_PACKAGES})[\w.]*' has no attribute",
+        r"^AttributeError: '?\w*(?:Tokenizer|Processor)\w*'? (?:object )?has no attribute",
+        r"^AttributeError: '(?!(?:Model|Cache|Parallel|Scheduler)C)\w+Config' object has no attribute "
+        r"'(?:(?:vocab|hidden|\w+_hidden|intermediate)_size|num_\w+|\w+_layers|rope_\w+|(?:text|vision|audio)_config)'",
         r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input",
         phases=STARTING,
     ),

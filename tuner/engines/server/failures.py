@@ -74,7 +74,8 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
     r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|"
-    r"CUDA runtime error\b.*out of memory|^\S*python[\d.]*: (?:No module named|Error while finding module spec)",
+    r"CUDA runtime error\b.*out of memory|\bexec format error|"
+    r"^\S*python[\d.]*: (?:No module named|Error while finding module spec)",
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
@@ -242,6 +243,8 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
                 chains.append([cause])
             chained = False
     if all(texts.consequences.search(cause) for chain in chains for cause in chain):
+        if start:  # the process that failed wrote its traceback before its log said so
+            return _chains("\n".join(lines[:start]), texts)
         found = (_ABORTED.search(line) or _NCCL_WARNING.search(line) for line in reversed(lines))
         return [[each[0].strip()] for each in found if each]
     return chains if start is not None else chains[::-1]

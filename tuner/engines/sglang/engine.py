@@ -62,6 +62,7 @@ CAUSES = (
         r"is not installed correctly|Please (?:re)?install|Please uninstall the old version",
         r"Could not load any common_ops library",
         r"Could not find CUDA installation|Error building extension|[Nn]inja (?:build|error)|ninja exited",
+        r"res=<Response \[50[234]\]>",  # a proxy answers the server's own first request
     ),
     *rows(FailureKind.GPU_BUSY, r"The memory capacity is unbalanced\. Some GPUs may be occupied by other processes"),
 )

@@ -155,6 +155,8 @@ LINES = [
     ("llama-server: symbol lookup error: undefined symbol: ggml_backend_load_all", K.ENVIRONMENT_BROKEN),
     ("get_repo_commit: error: HEAD failed, status: 401", K.ENVIRONMENT_BROKEN),
     ("  what():  vk::createInstance: ErrorIncompatibleDriver", K.ENVIRONMENT_BROKEN),
+    ("  what():  filesystem error: cannot create directory: Permission denied [/m]", K.ENVIRONMENT_BROKEN),
+    ("llama-server: a.cpp:9: int f(): Assertion `status == LLAMA_MEMORY_STATUS_SUCCESS' failed.", K.ENGINE_CRASH),
 ]
 
 

@@ -196,6 +196,8 @@ def test_a_server_that_started_and_was_killed_was_killed_from_outside() -> None:
         ("Exception: Capture cuda graph failed: invalid argument", K.ENGINE_CRASH),
         ("RuntimeError: Rank 0 scheduler died during initialization (exit code: -9).", K.SERVER_KILLED),
         ("RuntimeError: ninja exited with status 1", K.ENVIRONMENT_BROKEN),
+        ("ModuleNotFoundError: No module named 'sgl_kernel'", K.ENVIRONMENT_BROKEN),
+        ("AssertionError: res=<Response [502]>, res.text=''", K.ENVIRONMENT_BROKEN),
         ("AssertionError: page size must be 1", K.INVALID_CONFIGURATION),
         (
             "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. ",

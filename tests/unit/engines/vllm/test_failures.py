@@ -366,6 +366,15 @@ ENVIRONMENT = [
     "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
     "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /x/_C.abi3.so)",
     "OSError: [Errno 99] error while attempting to bind on address ('10.0.0.1', 8000): Cannot assign requested address",
+    "AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended. Did you mean: 'num_special_tokens'?",
+    "AttributeError: 'Qwen3VLMoeConfig' object has no attribute 'vocab_size'",
+    "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab file",
+    "RuntimeError: FlashInfer requires GPUs with sm75 or higher",
+    "RuntimeError: UVA is not available",
+    "torch.AcceleratorError: CUDA error: OS call failed or operation not supported on this OS",
+    "RuntimeError: CUDA driver error: operation not supported",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/sbin/ldconfig'",
+    "exec /usr/local/bin/vllm: exec format error",
 ]
 FORMS = {
     "the server": "(APIServer pid=41) Traceback (most recent call last):\n(APIServer pid=41) {}\n",
@@ -581,6 +590,14 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             "illegal memory access",
         ),
         ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
+        (
+            "(EngineCore pid=84) torch._inductor.exc.InductorError: PermissionError: [Errno 13] Permission denied: "
+            "'/.triton'\n(EngineCore pid=84) ERROR 05-07 10:00:00 [core.py:1108] EngineCore failed to start.\n"
+            "RuntimeError: Engine core initialization failed. See root cause above.\n",
+            K.ENVIRONMENT_BROKEN,
+            "Permission denied: '/.triton'",
+        ),
+        ("AttributeError: 'ModelConfig' object has no attribute 'hidden_size'\n", K.ENGINE_CRASH, "'ModelConfig'"),
         (
             "[rank0]:[E1102 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=1) ran for 600029 milliseconds before timing out.\n",
