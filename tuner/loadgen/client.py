@@ -174,6 +174,8 @@ def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes, bytes]]:
                     yield data_at, data.pop(), name
                 data.append(line[5:].strip())
                 data_at = at
+            elif line.startswith(b"error:"):  # llama.cpp before build 6550 wrote an error as a field of its own
+                yield at, line[6:].strip(), b"error"
             elif line in (b"{", b"["):  # JSON over several lines
                 raise _no_field(b" ".join(b"".join(piece for _, piece in pieces).split()))
             elif line:

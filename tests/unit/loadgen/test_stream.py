@@ -125,6 +125,7 @@ def test_the_forms_of_a_stream(stream: str, times: tuple[int, ...], mark: str, l
         'event: error\ndata: {"message": "overloaded"}\n\n',
         'event: error\ndata: {"error": {"message": "overloaded"}}\n\n',
         "event: error\ndata: overloaded\n\n",
+        'error: {"code": 503, "message": "overloaded"}\n\n',
         'data: {"object": "error", "message": "overloaded", "code": 500}\n\n',
         'data: {"error": "overloaded", "choices": [{"text": "", "finish_reason": "error"}]}\n\n',
         'data: {"choices": [{"text": "", "finish_reason": "abort"}], "why": "overloaded"}\n\n',
