@@ -138,6 +138,7 @@ def test_the_windows_of_gemma_3_27b_hold_1024_tokens() -> None:
         ({"model_type": "mistral"}, 0),
         ({"model_type": "gemma2"}, 31),
         ({"model_type": "gemma4_text"}, 11),  # and the last one
+        ({"model_type": "exaone4_5_text"}, 15),
         ({"model_type": "cwm"}, 16),  # the first of each four: 62 / 4, rounded up
         ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, 28),
         ({"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1] * 31, "num_local_experts": 0}, 31),
