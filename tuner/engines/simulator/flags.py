@@ -26,6 +26,8 @@ _NOT_NEGATIVE = ("whole_numbers", "sizes", "numbers", "optional_numbers")
 _NONE = ("", "None")
 """The values by which vLLM's parser leaves out a flag that may have none."""
 _MOST_DOTS = 20
+_LIKENESS = 0.8
+"""How alike two flags are at least, of 0 to 1, for one to be a misspelling of the other."""
 
 
 class FlagError(ValueError):
@@ -51,8 +53,10 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         UnknownFlagError: for a flag or a value that is not simulated, which vLLM may have.
         FlagError: for a value of the wrong type.
     """
-    flags, rest = _parser().parse_known_args(_joined_keys(_without_neutral(one_spelling(arguments))))
+    words = _joined_keys(_without_neutral(one_spelling(arguments)))
+    flags, rest = _parser().parse_known_args(words)
     if rest:
+        _check_switch(words, rest[0])
         reason = _document()["reasons"].get(rest[0].partition(".")[0].removeprefix("--"))
         because = "" if reason is None else f", because {reason}"
         raise UnknownFlagError(f"{' '.join(rest)}: not simulated{because}; {_hint(rest[0])}")
@@ -66,6 +70,16 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         rule = f"--data-parallel-size-local {local}: copies of the model on other machines are not simulated"
         raise UnknownFlagError(f"{rule}; give {copies}, or leave it out")
     return values
+
+
+def _check_switch(words: Sequence[str], value: str) -> None:
+    """Refuse the value of a switch, such as `--enable-chunked-prefill=False`, by the name of the switch."""
+    before = words[: words.index(value)] if value in words and not value.startswith("-") else ()
+    switch = before[-1] if before else ""
+    if isinstance(_actions().get(switch), argparse.BooleanOptionalAction):
+        positive = f"--{switch.removeprefix('--').removeprefix('no-')}"
+        rule = f"{switch} {value}: a switch of vLLM takes no value"
+        raise UnknownFlagError(f"{rule}; write {positive} or --no-{positive.removeprefix('--')}")
 
 
 def _without_neutral(words: Sequence[str]) -> list[str]:
@@ -88,7 +102,10 @@ def _hint(word: str) -> str:
     measure = "measure that with the engine vllm"
     if {name, name.removeprefix("no-")} & {*_document()["not_simulated"]}:
         return measure
-    near = difflib.get_close_matches(word, sorted(name for name in flag_names() if name.startswith("--")), n=1)
+    if name == "model":
+        return "give it as the tuner's own --model"
+    long_names = sorted(known for known in flag_names() if known.startswith("--"))
+    near = difflib.get_close_matches(word, long_names, n=1, cutoff=_LIKENESS)
     return f"did you mean {near[0]}?" if near else measure
 
 
@@ -97,11 +114,13 @@ def flag_names(version: tuple[int, ...] | None = None) -> frozenset[str]:
     """Return every option string that the simulator reads of a version of vLLM, or of any; short names included."""
     newer = {name for name, since in flags_since().items() if version is not None and version < since}
     options = {
-        option
-        for option, action in _parser()._option_string_actions.items()
-        if action.dest not in newer and option not in ("-h", "--help")
+        option for option, action in _actions().items() if action.dest not in newer and option not in ("-h", "--help")
     }
     return frozenset(options | {name for name, long in VLLM_NAMES.items() if long in options})
+
+
+def _actions() -> dict[str, argparse.Action]:
+    return _parser()._option_string_actions
 
 
 @cache

@@ -143,6 +143,13 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
         ),
         ("--max-num-seqs -4", "--max-num-seqs -4: a negative number is not simulated"),
         ("--max-num-sqs 4", "--max-num-sqs 4: not simulated; did you mean --max-num-seqs?"),
+        ("--guided-decoding-backend xgrammar", "not simulated; measure that with the engine vllm"),
+        ("--model a/b --enforce-eager", "--model a/b: not simulated; give it as the tuner's own --model"),
+        ("a/b --enforce-eager", "a/b: not simulated; measure that"),
+        (
+            "--enable_chunked_prefill=False",
+            "--enable-chunked-prefill False: a switch of vLLM takes no value; write --enable-chunked-prefill or --no-",
+        ),
         ('--speculative-config {"method":"ngram","quantization":"fp8"}', "quantization is not simulated"),
     ],
 )
