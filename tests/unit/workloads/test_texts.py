@@ -254,7 +254,7 @@ def test_times_of_azure_are_seconds_of_utc(tmp_path: Path) -> None:
         (
             "timestamp,input_tokens,output_tokens\n11/30/2026 10:56:27 AM,1,2\n",
             2,
-            "negative .'11/30/2026 10:56:27 AM', '1', '2'.; correct or remove that line; a date is such as 2026-11-30T",
+            "negative .'11/30/2026 10:56:27 AM', '1', '2'; a date is such as 2026-11-30T10:56:27.; correct or remove that line",
         ),
         ("sep=;\n\ntimestamp;input_tokens;output_tokens\n1,5;1;2\n", 4, "negative .'1,5', '1', '2'.; correct or"),
         ("# by a tool\n1,2,3\n", 1, "no column has the time .# by a tool."),
@@ -265,7 +265,9 @@ def test_times_of_azure_are_seconds_of_utc(tmp_path: Path) -> None:
             "200,000 columns, and a trace has at most 1,000",
         ),
         (BURST_GPT.partition("\n")[0] + "\n7\n", 2, "are not a time and two lengths"),
+        (BURST_GPT + "soon,GPT-4,1,2,3,x\n", 6, "or the time is negative .'soon', '1', '2'."),
         (MOONCAKE + "{\n", 5, "not JSON"),
+        (MOONCAKE + '{"delay": 9, "input_length": 3, "output_length": 1}\n', 5, "a turn with a delay .* no timestamp"),
         (MOONCAKE + "[1]\n", 5, "this is no row with names"),
         (
             MOONCAKE + '{"timestamp": 1, "input_length": true, "output_length": 1}\n',

@@ -47,24 +47,28 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
     "time": (
         *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
         *("ts", "created at", "created", "request created at", "request time", "relative time", "timestamp start unix"),
+        *("timestamp start", "start timestamp", "request start", "request timestamp", "arrival offset"),
     ),
     "input": (
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
         *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
-        "tokens prompt",
+        *("tokens prompt", "prompt token count", "input token count"),
     ),
     "output": (
         *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
         *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
-        "tokens completion",
+        *("tokens completion", "output token count", "candidates token count"),
     ),
     "session": ("session id", "conversation id", "session"),
     "blocks": ("hash ids",),
-    "end": ("end time", "ended at", "completed at", "finished at"),
+    "end": ("end time", "ended at", "completed at", "finished at", "timestamp end", "request end"),
 }
 """The known names of each column, as `_plain` writes them."""
 
 _NEEDED: Mapping[Column, str] = {"time": "time", "input": "tokens of the prompt", "output": "tokens of the answer"}
+
+_CACHED = ("cache read input tokens", "cache creation input tokens", "cache write input tokens")
+"""Columns with tokens of the prompt that Anthropic's API and Bedrock's do not count in their `input tokens`."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
@@ -207,6 +211,7 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         rule = f"its columns are not those of {table.title} ({_listed(source.names)})"
         raise UserError(f"{source.file}:1: {rule}; choose another format")
     recorder, columns, dates = Recorder(source.file, table.title), find_columns(source), set[bool]()
+    cached = [name for name in source.names if _plain(name) in _CACHED and _plain(columns["input"]) == "input tokens"]
     session_of = _sessions(table, columns.get("session"))
     for place, row in source.rows:
         lacks = table.lacks(row)
@@ -215,23 +220,36 @@ def read_table(source: TraceSource, table: Table) -> Recording:
             continue
         try:
             at, is_date = time_of(row[columns["time"]])
-            prompt, answer = length(row[columns["input"]]), length(row[columns["output"]])
+            prompt = length(row[columns["input"]]) + sum(length(row.get(name)) for name in cached)
+            answer = length(row[columns["output"]])
             dates.add(is_date)
             if len(dates) > 1 or (not is_date and at < 0):
                 raise ValueError(at)
         except (ValueError, TypeError, KeyError, OverflowError):
-            names = ", ".join(columns[column] for column in _NEEDED)
-            rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
-            values = ", ".join(repr(row.get(columns[column]))[:40] for column in _NEEDED)
-            remedy = "correct or remove that line; a date is such as 2026-11-30T10:56:27"
-            raise UserError(f"{place}: {rule} ({values}); {remedy}") from None
+            raise UserError(f"{place}: {_fault(row, columns)}; correct or remove that line") from None
         blocks = _unpacked(row.get(columns["blocks"]) if "blocks" in columns else None) or ()
         if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
             raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
         if recorder.is_new(None if table.key is None else row.get(table.key)):
             recorder.add(at, prompt, answer, blocks, session_of(row), _end(row, columns))
-    found = recorder.recording(FORMS, dates=dates == {True})
+    remarks = [f"prompts count {' and '.join(cached)}, too"] * bool(cached)
+    found = recorder.recording(FORMS, dates=dates == {True}, remarks=tuple(remarks))
     return with_block_size(replace(found, unit=_unit(source, table, columns["time"], found)), source, table)
+
+
+def _fault(row: Row, columns: Mapping[Column, str]) -> str:
+    """Return what is wrong with the time or the lengths of a row."""
+    if "delay" in row and row.get(columns["time"]) is None:
+        return f"a turn with a delay after the answer before, and no {columns['time']}, is not read"
+    names = ", ".join(columns[column] for column in _NEEDED)
+    rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
+    values = ", ".join(_shown(row.get(columns[column])) for column in _NEEDED)
+    return f"{rule} ({values}; a date is such as 2026-11-30T10:56:27)"
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of a value of a file."""
+    return "nothing" if value is None else repr(value)[:40]
 
 
 def _end(row: Row, columns: Mapping[Column, str]) -> float | None:
@@ -311,8 +329,8 @@ def find_columns(source: TraceSource) -> dict[Column, str]:
             found[column] = name
         elif column in _NEEDED:
             rule = "this is not the first line of a trace with lengths: no column has the"
-            shown = _listed(source.names)
-            raise UserError(f"{source.file}:1: {rule} {_NEEDED[column]} ({shown}); give {FORMS}")
+            there, remedy = _listed(source.names), f"import it with the name of that column, or give {FORMS}"
+            raise UserError(f"{source.file}:1: {rule} {_NEEDED[column]} ({there}); {remedy}")
     return found
 
 

@@ -286,6 +286,10 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
+        # Anthropic does not count in `input_tokens` what its cache had, or now has: 1 + 3 + 1 and 7 + 0 + 0
+        '{"created": 1790000000, "usage": {"input_tokens": 1, "cache_read_input_tokens": 3, '
+        '"cache_creation_input_tokens": 1, "output_tokens": 6}}\n'
+        '{"created": 1790000002, "usage": {"input_tokens": 7, "output_tokens": 8}}\n',
         '{"created": 1790000000, "usage": {"prompt_tokens": 5, "completion_tokens": 6}}\n'
         '{"created": 1790000002, "usage": {"prompt_tokens": 7, "completion_tokens": 8}}\n',
         "created_at,tokens_prompt,tokens_completion\n2026-01-01 10:00:00,5,6\n2026-01-01 10:00:02,7,8\n",
