@@ -69,7 +69,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.PORT_TAKEN,
         r"address already in use|address in use|EADDRINUSE|Errno 98\b|os error 98\b|couldn't bind",
-        r"port is already allocated",
+        r"port is already allocated|Only one usage of each socket address",
         message="another program took the port",
     ),
     *rows(
@@ -97,13 +97,13 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Too many open files|Errno 24\b",
         r"unknown model architecture|failed to open GGUF file",
         r"Error response from daemon|Cannot connect to the Docker daemon|nvidia-container-cli: |exec format error",
-        r"signaled to shutdown with signal (?:4|7)\b|Error opening engine file",
+        r"signaled to shutdown with signal (?:4|7)\b|Error opening engine file|^RuntimeError: weight .* does not exist",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"error: (?:unrecognized arguments|argument |ambiguous option|the following)",
         r"(?:unknown|unrecognized|unexpected|invalid) (?:option|argument|flag)|no such option",
-        r"invalid choice|invalid value",
+        r"invalid choice|invalid value|^Error: ArgumentValidation\(",
         r"ValidationError: \d+ validation error",
         phases=STARTING,
     ),

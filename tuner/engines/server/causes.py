@@ -138,11 +138,12 @@ _DEVICE = (
     r"fallen off the bus|GPU is lost|Unable to determine the device handle",
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
     r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja|ldconfig)'",
-    r"No such file or directory: '\S*(?:gcc|nvcc|ninja|ldconfig)'",
+    r"No such file or directory: '\S*(?:gcc|nvcc|ninja|ldconfig|ptxas)'",
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
     r"cannot open shared object file|libcuda\.so cannot found",
     r"undefined symbol|version `\w+_[\d.]+' not found|\bexec format error",
-    r"FlashInfer requires GPUs with|UVA is not available",
+    r"FlashInfer requires GPUs with|UVA is not available|^TypeError: (?:jit|flash_attn\w*)\(\) got an unexpected",
+    r"Please provide architecture for which code is to be generated",  # of HIP, without a device
     r"not supported on this OS|CUDA (?:\w+ )?error: operation not supported",
 )
 
@@ -233,7 +234,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm)",
         r"Failed to find a kernel that can implement|too old to be supported by the triton",
-        r"Unknown quantization method",
+        r"Unknown quantization method|^AttributeError: Model \S+ does not support \S+ quantization",
         r"quantization method .* (?:is not supported|does not match)",
         r"is not supported for quantization method",
         r"Cannot find the config file for",

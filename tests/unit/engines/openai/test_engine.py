@@ -313,6 +313,12 @@ def test_a_prompt_that_the_server_counts_otherwise_is_found(
         ("nvidia-container-cli: initialization error: nvml error: unknown", FailureKind.ENVIRONMENT_BROKEN),
         ("exec container process `/opt/venv/bin/vllm`: Exec format error", FailureKind.ENVIRONMENT_BROKEN),
         ("[TM][ERROR] CUDA runtime error: out of memory /src/allocator.cc:49", FailureKind.OUT_OF_MEMORY_STARTUP),
+        (
+            "RuntimeError: weight model.norm.weight does not exist\nError: ShardCannotStart",
+            FailureKind.ENVIRONMENT_BROKEN,
+        ),
+        ('Error: ArgumentValidation("`max_input_tokens` must be <")', FailureKind.INVALID_CONFIGURATION),
+        ("Error: listen tcp :1: bind: Only one usage of each socket address is permitted", FailureKind.PORT_TAKEN),
         ("[TM][ERROR] No enough blocks.", FailureKind.KV_CACHE_TOO_SMALL),
         ("Not enough memory. Please try to increase --mem-fraction-static.", FailureKind.KV_CACHE_TOO_SMALL),
         ("error loading model: unknown model architecture: 'nova9'", FailureKind.ENVIRONMENT_BROKEN),

@@ -375,6 +375,9 @@ ENVIRONMENT = [
     "RuntimeError: CUDA driver error: operation not supported",
     "FileNotFoundError: [Errno 2] No such file or directory: '/sbin/ldconfig'",
     "exec /usr/local/bin/vllm: exec format error",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'ptxas'",
+    "TypeError: flash_attn_varlen_func() got an unexpected keyword argument 'block_table'",
+    "Error: Please provide architecture for which code is to be generated.",
 ]
 FORMS = {
     "the server": "(APIServer pid=41) Traceback (most recent call last):\n(APIServer pid=41) {}\n",
@@ -598,6 +601,11 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             "Permission denied: '/.triton'",
         ),
         ("AttributeError: 'ModelConfig' object has no attribute 'hidden_size'\n", K.ENGINE_CRASH, "'ModelConfig'"),
+        (
+            "AttributeError: Model MllamaForConditionalGeneration does not support BitsAndBytes quantization yet.\n",
+            K.INVALID_CONFIGURATION,
+            "BitsAndBytes",
+        ),
         (
             "[rank0]:[E1102 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=1) ran for 600029 milliseconds before timing out.\n",
