@@ -18,6 +18,10 @@ _CERTIFICATES = {
     23: ("the certificate was revoked", "renew it on the server"),
     62: ("the certificate is for another host name", "give the name that it is for"),
     64: ("the certificate is for another IP address", "give the host name that it is for"),
+    **dict.fromkeys(
+        (24, 26, 66, 67, 68, *range(79, 95)),  # its use, its strength, and what Python 3.13 and later require
+        ("the certificate, or its authority's, is not accepted", "make another for the server"),
+    ),
 }
 """Problems and remedies by OpenSSL's number; with any other, the certificate is not trusted."""
 

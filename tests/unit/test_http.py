@@ -191,6 +191,16 @@ def test_certificates_are_told_apart_by_each_library(
         wait_before_repeating(failed.value, 0, url, (1.0, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("code", "words"), [(26, "unsuitable certificate purpose"), (85, "Missing Authority Key Identifier")]
+)
+def test_a_certificate_that_no_trust_mends_has_to_be_replaced(code: int, words: str) -> None:
+    error = ssl.SSLCertVerificationError(1, words)
+    error.verify_code, error.verify_message = code, words
+    expected = f"the certificate, or its authority's, is not accepted ({words}); make another for the server"
+    assert str(explained(error)) == expected
+
+
 def test_aiohttp_s_error_has_the_same_words() -> None:
     with tls_server(CERTIFICATES["untrusted"][0]) as url, pytest.raises(aiohttp.ClientError) as caught:
         asyncio.run(_by_aiohttp(url))
