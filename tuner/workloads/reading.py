@@ -9,8 +9,8 @@ A file of prompts has objects such as these, one a line, or as a list in JSON:
 Conversations are those of ShareGPT, or OpenAI's, also within the `body` of a line of its batch files. The first turn of
 a human with text is the prompt. The next turn of the assistant, if no other human turn comes before it, is the recorded
 answer, and its length under the model's tokenizer is the length of the answer. `prompt` may be such turns, too, and
-AIPerf's files have `text_input` and `output_length`. An entry without text of a human is left out, as vLLM and FastChat
-do, and counted.
+AIPerf's files have `text_input` and `output_length`, or `text`; `turns`, as in MT-Bench, are all a human's. A line can
+be a list of turns. An entry without text of a human is left out, as vLLM and FastChat do, and counted.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ def split_lines(text: str) -> list[str]:
 
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_LISTS = re.compile(r"\]\s*[\r\n]\s*\[")
 
 
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
@@ -151,7 +152,7 @@ def json_entries(file: Path, text: str, remedy: str, *, unique_keys: bool = Fals
 
     With `unique_keys`, an object that has a key twice is an error.
     """
-    is_list = text.lstrip().startswith("[")
+    is_list = text.lstrip().startswith("[") and not _LISTS.search(text)
     pairs = _without_repeats if unique_keys else None
     for number, line in enumerate([text] if is_list else split_lines(text), 1):
         if not line.strip():
@@ -196,7 +197,7 @@ def _reason(kind: str, message: str) -> str:
 
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 TURNS = ("conversations", "conversation", "messages")
-_PROMPTS = ("prompt", "text_input", *TURNS)
+_PROMPTS = ("prompt", "text_input", *TURNS, "turns", "text")
 _LENGTHS = ("output_tokens", "max_tokens", "max_completion_tokens", "output_length")
 _SAID = ("value", "content", "text")
 _HUMAN = ("human", "user")
@@ -252,11 +253,15 @@ def _text(entry: Any) -> UserText | None:
         return None
     if isinstance(entry, dict) and isinstance(entry.get("body"), dict):
         entry = entry["body"]
+    if isinstance(entry, list):
+        entry = {"messages": entry}
     names = [name for name in _PROMPTS if isinstance(entry, dict) and name in entry]
     if not names:
         raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
     name, tokens = next((name for name in names if entry[name]), names[0]), _tokens(entry)
     prompt, answer = _unpacked(entry[name], name), None
+    if name == "turns" and isinstance(prompt, list):
+        prompt = [{"role": "user", **(turn if isinstance(turn, dict) else {"text": turn})} for turn in prompt]
     if isinstance(prompt, list) and (name in TURNS or any(isinstance(turn, dict) for turn in prompt)):
         prompt, answer = _conversation(prompt)
     if prompt is not None and not isinstance(prompt, str):

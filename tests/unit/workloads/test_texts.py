@@ -23,6 +23,12 @@ def test_lines_and_conversations(tmp_path: Path) -> None:
     assert read_texts(file).texts == (UserText("One", 5), UserText("Two"), UserText("Hi", None, "Hello to you"))
 
 
+def test_lines_that_are_lists_of_turns(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]\n' * 2)
+    assert read_texts(file).texts == (HI, HI)
+
+
 def test_a_list_in_sharegpts_format(tmp_path: Path) -> None:
     file = tmp_path / "share.json"
     file.write_text(f"[{SHARED}]")
@@ -66,6 +72,11 @@ HI = UserText("Hi", None, "yo")
         ({"messages": "[not JSON"}, UserText("[not JSON")),
         ({"conversations": [{"from": "human", "value": None, "text": "Hi"}, {"from": "gpt", "text": "yo"}]}, HI),
         ({"text_input": "Hi", "output_length": 7}, UserText("Hi", 7)),
+        ({"text": "Hi", "timestamp": 5}, UserText("Hi")),
+        ({"question_id": 81, "turns": ["Hi", "Rewrite it."], "reference": []}, UserText("Hi")),
+        ({"session_id": "a", "turns": [{"text": "Hi"}, {"text": "Again", "delay": 5}]}, UserText("Hi")),
+        ({"turns": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]}, HI),
+        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}], HI),
         (
             {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": []}]},
             UserText("Hi"),
@@ -118,7 +129,7 @@ def test_entries_that_are_left_out_are_counted_in_the_notes(tmp_path: Path) -> N
     [
         ("a.jsonl", "", r"a\.jsonl' is empty; give a file of lines such as"),
         ("a.jsonl", '{"prompt": "x"}\n{"prompt": \n', r"a\.jsonl:2: not JSON: Expecting value"),
-        ("a.jsonl", '{"text": "x"}\n', r"a\.jsonl:1: no text under 'prompt'"),
+        ("a.jsonl", '{"question": "x"}\n', r"a\.jsonl:1: no text under 'prompt'"),
         ("a.jsonl", '["x"]\n', r"a\.jsonl: entry 1: no text under 'prompt'"),
         ("a.jsonl", '{"prompt": "x", "output_tokens": 0}\n', r"a\.jsonl:1: output_tokens 0 is not a length"),
         ("a.jsonl", '{"conversations": [{"from": "gpt", "value": "x"}]}\n', r"a\.jsonl:1: no entry has a prompt"),
