@@ -62,6 +62,10 @@ REPLIES: dict[str, tuple[bytes, RequestStatus, str]] = {
     "429 that is no text": (plain("429 No", b"\xff\xfe\x00a"), REFUSED, "HTTP 429: "),
     "500 of a megabyte": (plain("500 No", b"x" * 2**20), REFUSED, "HTTP 500: xxx"),
     "502 cut short": (plain("502 No", b"x" * 99)[:-50], REFUSED, "HTTP 502: "),
+    "a proxy's page": (
+        plain("524 No", b"<!DOCTYPE html>\n" + b" " * 300 + b"<title>llm.example | 524: A timeout</title>"),
+        *(REFUSED, "HTTP 524: llm.example | 524: A timeout"),
+    ),
     "204": (b"HTTP/1.1 204 No Content\r\n\r\n", REFUSED, "HTTP 204"),
     "101": (b"HTTP/1.1 101 S\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nx", REFUSED, "HTTP 101"),
     "a redirect": (plain("307 T", b"", "Location: /v1/completions"), REFUSED, "HTTP 307: refers to /v1/completions"),
