@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
+_TITLE = re.compile(r"<title>\s*([^<]+)", re.IGNORECASE)
 _NOT_TRUSTED = "set SSL_CERT_FILE to the file of its authority"
 _CERTIFICATES = {
     9: ("the certificate is not valid yet", "check this machine's clock, or renew it on the server"),
@@ -81,6 +82,12 @@ def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
             return True
     except (OSError, ValueError):
         return False
+
+
+def words_of(body: str) -> str:
+    """Return what the body of a refusal says, on one line: the title of a page, which begins with much else."""
+    title = _TITLE.search(body)
+    return " ".join((title[1] if title else body).split())
 
 
 def explained(error: BaseException) -> Unreached | None:

@@ -163,7 +163,9 @@ def test_without_either_library_the_message_names_both(
 @pytest.mark.parametrize(
     ("body", "part"),
     [
-        (b'{"data": []}', "serves none"),
+        (b'{"data": []}', "--url 'URL': the server lists no model; load one there"),
+        (b'{"object": "list", "data": null}', "--url 'URL': the server lists no model; load one there"),
+        (b'[{"id": "m"}]', "--model 'a': the server at URL serves m"),
         (b'{"data": [{"id": 5}, {"id": "b"}]}', "--model 'a': the server at URL serves 5, b"),
         (b'{"data": [5]}', "--url 'URL': no OpenAI-compatible server answers there"),
         (b'{"data": 5}', "--url 'URL': no OpenAI-compatible server answers there"),

@@ -21,7 +21,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
-from tuner.transport import explained
+from tuner.transport import explained, words_of
 from tuner.workloads.results import RequestRecord, RequestStatus
 
 Piece = tuple[float, bytes]
@@ -245,7 +245,6 @@ API_KEY_VARIABLE = "TUNER_API_KEY"
 """The environment variable with the server's key; it is not `OPENAI_API_KEY`, which belongs to another server."""
 
 _BODY_LIMIT = 4096
-_TITLE = re.compile(r"<title>\s*([^<]+)", re.IGNORECASE)  # of a proxy's page, which begins with much else
 _TEMPLATE_LIMIT = 100_000
 """Most tokens that a server's chat template adds to a prompt."""
 _ANSWER_LIMIT = 2**20
@@ -298,8 +297,7 @@ class RequestSender:
                     if response.status != 200:
                         place = response.headers.get("Location")
                         refusal = f"HTTP {response.status}: {f'refers to {place[:200]} ' if place else ''}"
-                        said = (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")
-                        refusal += (title[1] if (title := _TITLE.search(said)) else said)[:200]
+                        refusal += words_of((await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace"))[:200]
                     else:
                         echo = len(body) * request.continues  # vLLM sends the prompt's tokens with the answer's
                         limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens + echo

@@ -32,6 +32,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.scoring.goals import Slo, parse_slo
 from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import check_slo, find_goals, find_workload
+from tuner.transport import words_of
 from tuner.use_cases.places import check_folder, find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.results import RequestRecord, failures_line
@@ -275,10 +276,11 @@ def served_model(url: str, model: str | None, keys: Sequence[str] = KEY_VARIABLE
         remedy = error.remedy or (_OTHER if error.connected else "start one")
         raise SettingError("url", url, as_text(rule), remedy) from None
     listed = _listed(url, reply, key)
-    name = model or next(iter(listed), None)
-    if name is None or name not in listed:
-        rule = f"the server at {url} serves {', '.join(listed) or 'none'}"
-        raise SettingError("model", model, rule)
+    if not listed:
+        raise SettingError("url", url, "the server lists no model", "load one there")
+    name = model or next(iter(listed))
+    if name not in listed:
+        raise SettingError("model", model, f"the server at {url} serves {', '.join(listed)}")
     return name, listed[name]
 
 
@@ -287,7 +289,7 @@ def _listed(url: str, reply: Reply, key: str | None) -> dict[str, str]:
     if reply.status in (401, 403):
         rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
         raise SettingError("url", url, rule, f"set {' or '.join(KEY_VARIABLES)}")
-    shown = " ".join(reply.text.split())[:80] or "an empty text"
+    shown = words_of(reply.text)[:80] or "an empty text"
     if reply.location is not None and reply.status in range(300, 400):
         rule = f"the server answers {reply.status} and refers to {reply.location[:200]}"
         raise SettingError("url", url, as_text(rule), "give the address that answers itself")
@@ -295,7 +297,9 @@ def _listed(url: str, reply: Reply, key: str | None) -> dict[str, str]:
         rule = f"the server cannot answer now: {reply.status} to /v1/models: {shown}"
         raise SettingError("url", url, as_text(rule), "see its log, and try again when it is ready")
     try:
-        return {str(each["id"]): str(each.get("root") or each["id"]) for each in json.loads(reply.body)["data"]}
+        found = json.loads(reply.body)
+        models = found if isinstance(found, list) else found["data"]  # Together sends the list alone, Ollama null
+        return {str(each["id"]): str(each.get("root") or each["id"]) for each in models or ()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         rule = f"{_NO_SERVER} (it answers {reply.status} to /v1/models: {shown})"
         raise SettingError("url", url, as_text(rule), _OTHER) from None
