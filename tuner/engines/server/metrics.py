@@ -8,11 +8,13 @@ not distort a comparison.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,6 +107,9 @@ def parse_metrics(text: str, names: MetricNames) -> dict[str, float]:
     read, shares, ranks = names.read, names.shares | {names.kv_usage}, names.rank_labels
     values: dict[str, float] = {}
     of_ranks: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    if text.startswith('"'):  # llama.cpp's builds 7010 to 7190 write the page as a string of JSON
+        with suppress(ValueError):
+            text = json.loads(text)
     for line in text.splitlines():
         if not line.startswith(read):
             continue

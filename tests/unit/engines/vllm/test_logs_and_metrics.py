@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from pathlib import Path
 
@@ -99,6 +100,7 @@ vllm:num_preemptions_total_of_another_kind 5.0
 vllm:num_preemptions_total{engine="1"} 2.0 1395066363000
 """
     assert parse_metrics(page, METRICS) == {"vllm:num_preemptions_total": 2.0}
+    assert parse_metrics(json.dumps(page), METRICS) == {"vllm:num_preemptions_total": 2.0}
 
 
 def test_metrics_cover_the_time_between_the_scrapes_only() -> None:
