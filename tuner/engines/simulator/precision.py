@@ -48,6 +48,8 @@ EXPERTS_ONLY = ("mxfp4",)
 """Methods of checkpoints whose experts alone are quantized."""
 _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 """Methods that vLLM has from 0.25 on."""
+_METHODS_UNTIL_0_28 = ("bitsandbytes",)
+"""Methods that vLLM has before 0.28."""
 _FP8_CHECKPOINTS = ("fp8", "modelopt", "compressed-tensors", "fbgemm_fp8", "quark")
 """Methods of checkpoints whose weights and activations are multiplied as 8-bit floats, by the kernels of `fp8`."""
 NVFP4 = "nvfp4"
@@ -140,8 +142,10 @@ def find_quantization(given: str | None, model: ModelShape, site: Site, dtype: s
         whose = f"--quantization {method}" if given else f"a checkpoint of {model.stored_bits} bits by {method}"
         raise NotSimulated(f"{whose}: not simulated; measure that with the engine vllm")
     is_older = site.version < (0, 25)
-    if (method == "bitsandbytes" and site.version >= (0, 28)) or (method in _METHODS_FROM_0_25 and is_older):
-        raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
+    absent = _METHODS_FROM_0_25 if is_older else _METHODS_UNTIL_0_28 if site.version >= (0, 28) else ()
+    if method in absent:
+        known = sorted(_METHODS.keys() - set(absent))
+        raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {known}.")
     if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:
         raise ConfigRefused(
             f"Quantization method specified in the model config ({checkpoint}) does not match the quantization method "

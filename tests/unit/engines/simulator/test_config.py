@@ -167,6 +167,12 @@ def test_refusals_have_vllms_message(arguments: list[str], message: str) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("version", "method"), [((0, 15, 1), "fp8_per_block"), ((0, 28, 0), "bitsandbytes")])
+def test_the_methods_that_vllm_has_are_without_the_one_it_lacks(version: tuple[int, ...], method: str) -> None:
+    with pytest.raises(ConfigRefused, match=rf"Unknown quantization method: {method}\. (?!.*'{method}')"):
+        config("--quantization", method, version=version)
+
+
 def test_suffix_decoding_needs_its_package() -> None:
     from tuner.engines.simulator.serve_config import resolve_serve_config
 
