@@ -198,7 +198,8 @@ def _reason(kind: str, message: str) -> str:
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 TURNS = ("conversations", "conversation", "messages")
 _PROMPTS = ("prompt", "text_input", *TURNS, "turns", "text")
-_LENGTHS = ("output_tokens", "max_tokens", "max_completion_tokens", "output_length")
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_new_tokens")
+_LENGTHS = ("output_tokens", *_LIMITS, "output_length", "output_tokens_count")
 _SAID = ("value", "content", "text")
 _HUMAN = ("human", "user")
 _ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")

@@ -73,6 +73,8 @@ HI = UserText("Hi", None, "yo")
         ({"conversations": [{"from": "human", "value": None, "text": "Hi"}, {"from": "gpt", "text": "yo"}]}, HI),
         ({"text_input": "Hi", "output_length": 7}, UserText("Hi", 7)),
         ({"text": "Hi", "timestamp": 5}, UserText("Hi")),
+        ({"prompt": "Hi", "prompt_tokens_count": 1, "output_tokens_count": 7}, UserText("Hi", 7)),
+        ({"text": "Hi", "max_new_tokens": 7}, UserText("Hi", 7)),
         ({"question_id": 81, "turns": ["Hi", "Rewrite it."], "reference": []}, UserText("Hi")),
         ({"session_id": "a", "turns": [{"text": "Hi"}, {"text": "Again", "delay": 5}]}, UserText("Hi")),
         ({"turns": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]}, HI),
