@@ -79,8 +79,8 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _NCCL_WARNING = re.compile(r"NCCL WARN .+")
-_ABORTED = re.compile(r"(?<=what\(\):)\s+(\S.*)")
-"""What C++ prints of the exception that ends a process."""
+_ABORTED = re.compile(r"(?<=what\(\):)\s+\S.*|Failed to initialize executor on rank \d+: .+")
+"""What C++ prints of the exception that ends a process, and TensorRT-LLM of the one that ends a worker."""
 _LAST_ERROR = "Last error:"
 _NCCL_LINES = 400
 """How far before an error NCCL's warnings are its own reasons, in lines."""

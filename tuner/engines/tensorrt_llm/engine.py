@@ -74,7 +74,7 @@ TEXTS = with_shared_rows(
     consequences=r"worker initialization error: Traceback|Executor worker returned error|"
     r"Executor worker died during initialization",
     died=r"Executor worker died during initialization|Executor worker returned error",
-    prefix=r"^\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[A-Z]\] ?",
+    prefix=r"^\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[A-Z]\] ?(?:\[\w+\] )?",
     anchor=r"Executor worker initialization error",
 )
 

@@ -296,6 +296,15 @@ def test_the_traceback_of_the_worker_is_the_cause(error: str, kind: FailureKind,
             "Traceback (most recent call last):\n  File x\nValueError: No GPU devices found on the node\n",
             *(1, K.ENVIRONMENT_BROKEN, "No GPU devices found on the node"),
         ),
+        (
+            "[07/22/2025-05:45:38] [TRT-LLM] [E] Failed to initialize executor on rank 0: CUDA out of memory. Tried to "
+            f"allocate 136.00 MiB.{CONSEQUENCE}",
+            *(1, K.OUT_OF_MEMORY_STARTUP, "CUDA out of memory"),
+        ),
+        (
+            "[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] ValueError: No GPU devices found on the node\n",
+            *(1, K.ENVIRONMENT_BROKEN, "ValueError: No GPU devices found on the node"),
+        ),
     ],
 )
 def test_an_error_before_the_worker_has_its_type(log: str, code: int, kind: FailureKind, message: str) -> None:
