@@ -267,9 +267,9 @@ def test_times_of_azure_are_seconds_of_utc(tmp_path: Path) -> None:
         (
             "timestamp,input_tokens,output_tokens\n11/30/2026 10:56:27 AM,1,2\n",
             2,
-            "negative .'11/30/2026 10:56:27 AM', '1', '2'; a date is such as 2026-11-30T10:56:27.; correct or remove that line",
+            "'11/30/2026 10:56:27 AM', '1', '2'; a date is such as 2026-11-30T10:56:27.; correct or remove",
         ),
-        ("sep=;\n\ntimestamp;input_tokens;output_tokens\n1,5;1;2\n", 4, "negative .'1,5', '1', '2'.; correct or"),
+        ("sep=;\n\ntimestamp;input_tokens;output_tokens\n1,5;1;2\n", 4, "negative .'1,5', '1', '2'; a date"),
         ("# by a tool\n1,2,3\n", 1, "no column has the time .# by a tool."),
         (BURST_GPT + '"' + "x" * 200_000 + '",1,2\n', 6, "not CSV: field larger than field limit"),
         (

@@ -143,7 +143,7 @@ _DEVICE = (
     r"cannot open shared object file|libcuda\.so cannot found",
     r"undefined symbol|version `\w+_[\d.]+' not found|\bexec format error",
     r"FlashInfer requires GPUs with|UVA is not available|^TypeError: (?:jit|flash_attn\w*)\(\) got an unexpected",
-    r"Please provide architecture for which code is to be generated",  # of HIP, without a device
+    r"Cannot find CUDA_HOME|Please provide architecture for which code is to be generated",  # HIP's, without a device
     r"not supported on this OS|CUDA (?:\w+ )?error: operation not supported",
 )
 

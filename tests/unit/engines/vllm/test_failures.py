@@ -378,6 +378,7 @@ ENVIRONMENT = [
     "FileNotFoundError: [Errno 2] No such file or directory: 'ptxas'",
     "TypeError: flash_attn_varlen_func() got an unexpected keyword argument 'block_table'",
     "Error: Please provide architecture for which code is to be generated.",
+    "RuntimeError: Cannot find CUDA_HOME. CUDA must be available to build the package.",
 ]
 FORMS = {
     "the server": "(APIServer pid=41) Traceback (most recent call last):\n(APIServer pid=41) {}\n",
