@@ -6,20 +6,13 @@ and those of the programs that a study starts, get the umask that the user gave 
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-import time
 from pathlib import Path
-
-READER_S = 10.0
-"""How long a FIFO may have no reader."""
 
 PRIVATE = 0o077
 UMASK = "TUNER_UMASK"
 """The environment variable with the umask that the user gave to the first process of the tuner, in octal digits."""
-
-_POLL_S = 0.05
 
 
 def be_private() -> None:
@@ -81,7 +74,7 @@ def write_output(path: Path, text: str | bytes, *, mode: int | None = None, erro
         errors: see `write_atomically`.
 
     Raises:
-        OSError: if it cannot be written, is a folder or a socket, or is a FIFO that no program reads.
+        OSError: if it cannot be written, or is a folder or a socket.
     """
     try:
         kind = path.stat().st_mode
@@ -92,30 +85,11 @@ def write_output(path: Path, text: str | bytes, *, mode: int | None = None, erro
     if stat.S_ISREG(kind):
         write_atomically(path.resolve(), text, mode=mode, errors=errors)
         return
-    content = _bytes(text, errors)
-    with os.fdopen(_open_for_writing(path), "wb") as file:
-        file.write(content)
+    path.write_bytes(_bytes(text, errors))
 
 
 def _bytes(text: str | bytes, errors: str) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", errors=errors)
-
-
-def _open_for_writing(path: Path) -> int:
-    """Open a device or a FIFO; a FIFO is waited for at most `READER_S` seconds until a program reads it."""
-    deadline = time.monotonic() + READER_S
-    while True:
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno != errno.ENXIO or not stat.S_ISFIFO(path.stat().st_mode):
-                raise
-            if time.monotonic() > deadline:
-                raise OSError(errno.ENXIO, "no program reads it", str(path)) from None
-            time.sleep(_POLL_S)
-        else:
-            os.set_blocking(descriptor, True)
-            return descriptor
 
 
 def _sync_folder(folder: Path) -> None:
