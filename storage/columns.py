@@ -121,16 +121,6 @@ def _fields(record: type) -> Mapping[str, tuple[Any, bool]]:
     return found
 
 
-def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:
-    """Check a name that a person chose.
-
-    Raises:
-        StorageError: if it is not 1 to `longest` printable characters.
-    """
-    if not 1 <= len(name) <= longest or not name.isprintable():
-        raise StorageError(f"{what} has 1 to {longest} printable characters, not {name!r:.60}")
-
-
 def values_of(table: FromClause, record: Any, place: str = "") -> dict[str, Any]:
     """Return the values of those columns of a table that are fields of a record.
 

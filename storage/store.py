@@ -14,7 +14,7 @@ from records.answers import AnswersKey, AnswersRecord
 from records.lessons import Lesson, Site
 from records.trials import FailedAttempt, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage import database
-from storage.columns import check_name, record_of, to_json_value, values_of
+from storage.columns import NAME_LENGTH, record_of, to_json_value, values_of
 from storage.errors import StorageError
 from storage.tables import ANSWERS, FAILURES, LESSONS, REPEATS, STUDIES, SYNCS, TIMINGS, TRIALS
 from storage.transactions import Transactions, first_seen, is_repeated, put, reading, writing
@@ -69,7 +69,8 @@ class Store(Transactions):
         Raises:
             StorageError: if the name is taken, or is not 1 to 512 printable characters, or if a value is not JSON.
         """
-        check_name("a study's name", record.name)
+        if not 1 <= len(record.name) <= NAME_LENGTH or not record.name.isprintable():
+            raise StorageError(f"a study's name has 1 to {NAME_LENGTH} printable characters, not {record.name!r:.60}")
         if is_repeated(session) and _studies(session, record.name) == [record]:
             return
         try:

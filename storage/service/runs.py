@@ -9,10 +9,9 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from storage.columns import KEYWORD_LENGTH, check_name, record_of, to_json_value
-from storage.errors import StorageError
+from storage.columns import record_of, to_json_value
 from storage.service.errors import NotYours
-from storage.service.records import CONSIDERED, ENDED, Driver, Lease, Request, Submission, SubmissionState, Use
+from storage.service.records import CONSIDERED, Driver, Lease, Request, Submission, SubmissionState, Use
 from storage.service.rows import (
     add_event,
     count_use,
@@ -27,9 +26,6 @@ from storage.service.rows import (
 )
 from storage.tables import USES, EventRow, LeaseRow, SubmissionRow
 from storage.transactions import Transactions, insert_into, is_repeated, reading, writing
-
-ENDINGS = ENDED | {SubmissionState.QUEUED}
-"""States in which a driver leaves its submission."""
 
 
 class RunStore(Transactions):
@@ -64,7 +60,6 @@ class RunStore(Transactions):
             The lease; None if another holder has it. A renewal, also a late one that nobody forestalled, has the term
             of before; a new holder's term is larger than every earlier one.
         """
-        check_name("a lease's name", name, KEYWORD_LENGTH)
         expires_at = now + timedelta(seconds=seconds)
         free = {"name": name, "holder": "", "term": 0, "expires_at": None}
         session.execute(insert_into(session, LeaseRow).values(free).on_conflict_do_nothing())
@@ -91,12 +86,7 @@ class RunStore(Transactions):
 
         Returns:
             False, without a change, if the lease is not valid any more, or the submission is not queued or was deleted.
-
-        Raises:
-            StorageError: if no device is granted.
         """
-        if not granted:
-            raise StorageError(f"the submission {id!r} cannot start without a device; grant at least one")
         is_valid, row = _is_valid(session, lease, now), find_locked(session, id)
         if row is None or not is_valid or row.state != SubmissionState.QUEUED:
             return False
@@ -171,9 +161,8 @@ class RunStore(Transactions):
         visible in the order of their numbers, and a number that was returned or read has all smaller ones before it.
 
         Raises:
-            StorageError: if the kind is not 1 to 64 printable characters, or the data are not JSON.
+            StorageError: if the data are not JSON.
         """
-        check_name("a kind of event", kind, KEYWORD_LENGTH)
         row = locked(session, id)
         if is_repeated(session):
             same = (EventRow.submission_id == row.id, EventRow.at == now, EventRow.kind == kind)
@@ -224,12 +213,7 @@ class RunStore(Transactions):
         A driver that yields leaves its submission QUEUED. If a person asked for its end meanwhile, that is not lost: to
         be cancelled, it is CANCELLED; to be stopped, it is queued with that request, for a driver that concludes it.
         Its use counts until `now`.
-
-        Raises:
-            StorageError: if a driver cannot leave it in that state.
         """
-        if state not in ENDINGS:
-            raise StorageError(f"a driver cannot leave the submission {id!r} {state.value}; end it, or queue it again")
         left = find_locked(session, id) if is_repeated(session) else None
         if left is not None and left.driver != driver and now in (left.ended_at, left.queued_at):
             return submission_record(left)

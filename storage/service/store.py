@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -16,8 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage import database
-from storage.columns import check_name, record_of, to_json_value, values_of
-from storage.errors import StorageError
+from storage.columns import record_of, to_json_value, values_of
 from storage.service.errors import TokenExists, UnknownToken
 from storage.service.records import (
     ACTIVE,
@@ -54,17 +52,7 @@ class AccessStore(Transactions):
 
     @writing
     def set_owner(self, session: Session, owner: Owner) -> None:
-        """Store an owner, in place of an earlier record of that name.
-
-        Raises:
-            StorageError: if the name is not printable or too long, the weight is not above 0, or a quota is below 0.
-        """
-        check_name("an owner's name", owner.name)
-        if not (math.isfinite(owner.weight) and owner.weight > 0):
-            raise StorageError(f"the weight of {owner.name!r} is {owner.weight:g}: it is a number above 0")
-        for quota in (owner.most_gpus, owner.gpu_hours_a_week):
-            if quota is not None and not (math.isfinite(quota) and quota >= 0):
-                raise StorageError(f"a quota of {owner.name!r} is {quota:g}: it is 0 or more, or None for no quota")
+        """Store an owner, in place of an earlier record of that name."""
         put(session, OWNERS, "name", values_of(OWNERS, owner))
 
     @writing
@@ -73,10 +61,7 @@ class AccessStore(Transactions):
 
         Raises:
             TokenExists: if its name or its digest is taken.
-            StorageError: if a name is not printable or too long.
         """
-        check_name("a token's name", token.name)
-        check_name("an owner's name", token.owner)
         try:
             session.execute(insert(TOKENS).values(values_of(TOKENS, token)))
         except IntegrityError:

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from storage.columns import KEYWORD_LENGTH, check_name, to_json_value, values_of
-from storage.errors import NotYetAvailable, StorageError
+from storage.columns import to_json_value, values_of
+from storage.errors import NotYetAvailable
 from storage.service.errors import SubmissionExists, TooMany, WrongState
 from storage.service.records import ENDED, RESUMABLE, Page, Request, Submission, SubmissionState
 from storage.service.rows import (
@@ -59,14 +59,8 @@ class SubmissionStore(Transactions):
         Raises:
             SubmissionExists: if there is another one of that id.
             TooMany: if the owner has `most_waiting` queued ones already.
-            StorageError: if the id, owner or kind is not printable or too long, `gpus` is below 1, or a setting is not
-                JSON.
+            StorageError: if a setting is not JSON.
         """
-        check_name("a submission's id", submission.id)
-        check_name("an owner's name", submission.owner)
-        check_name("a kind of devices", submission.kind, KEYWORD_LENGTH)
-        if submission.gpus < 1:
-            raise StorageError(f"a submission asks for 1 or more devices, not {submission.gpus}")
         settings = to_json_value("settings", submission.settings)
         if most_waiting is not None:
             take_turn(session, WAITING, submission.owner)

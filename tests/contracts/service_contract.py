@@ -95,23 +95,10 @@ class SubmitContract(ServiceFixture):
         stored, _ = store.submit(dataclasses.replace(submission(), **claims))  # type: ignore[arg-type]
         assert stored == dataclasses.replace(submission(), events=1)
 
-    @pytest.mark.parametrize(
-        ("change", "rule"),
-        [
-            ({"id": ""}, "a submission's id has 1 to 512 printable characters"),
-            ({"id": "a\nb"}, "a submission's id has 1 to 512 printable characters"),
-            ({"id": "x" * 513}, "a submission's id has 1 to 512 printable characters"),
-            ({"owner": "a\x00"}, "an owner's name has 1 to 512 printable characters"),
-            ({"kind": "k" * 65}, "a kind of devices has 1 to 64 printable characters"),
-            ({"gpus": 0}, "asks for 1 or more devices, not 0"),
-            ({"settings": {"budget": float("inf")}}, r"settings\.budget is inf"),
-        ],
-    )
-    def test_a_value_that_cannot_be_stored_is_refused(
-        self, store: ServiceStore, change: dict[str, object], rule: str
-    ) -> None:
-        with pytest.raises(StorageError, match=rule):
-            store.submit(dataclasses.replace(submission(), **change))  # type: ignore[arg-type]
+    def test_a_value_that_cannot_be_stored_is_refused(self, store: ServiceStore) -> None:
+        asked = dataclasses.replace(submission(), settings={"budget": float("inf")})
+        with pytest.raises(StorageError, match=r"settings\.budget is inf"):
+            store.submit(asked)
         assert store.submissions().submissions == ()
 
     def test_the_longest_names_are_stored(self, store: ServiceStore) -> None:
@@ -339,21 +326,6 @@ class AccessContract(ServiceFixture):
         store.set_owner(Owner("ada"))
         store.set_owner(Owner("team b", 0.5, 0, None))
         assert store.owners() == [Owner("ada", 1.0, None, None), Owner("team b", 0.5, 0, None)]
-
-    @pytest.mark.parametrize(
-        ("owner", "rule"),
-        [
-            (Owner(""), "an owner's name has 1 to 512 printable characters"),
-            (Owner("a", weight=0.0), "the weight of 'a' is 0: it is a number above 0"),
-            (Owner("a", weight=float("nan")), "the weight of 'a' is nan"),
-            (Owner("a", most_gpus=-1), "a quota of 'a' is -1: it is 0 or more, or None"),
-            (Owner("a", gpu_hours_a_week=float("inf")), "a quota of 'a' is inf"),
-        ],
-    )
-    def test_an_impossible_owner_is_refused(self, store: ServiceStore, owner: Owner, rule: str) -> None:
-        with pytest.raises(StorageError, match=rule):
-            store.set_owner(owner)
-        assert store.owners() == []
 
     def test_a_token_is_found_by_its_digest(self, store: ServiceStore) -> None:
         first, second = token(expires_at=at(60)), token("ci", owner="bob", role=Role.VIEWER)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from storage import StorageError
 from storage.service.errors import NotYours, UnknownSubmission
 from storage.service.records import ENDED, Lease, Request, SubmissionState, Use
 from storage.service.store import ServiceStore
@@ -62,11 +61,6 @@ class StartContract(ServiceFixture):
 
     def test_an_unknown_one_does_not_start(self, store: ServiceStore) -> None:
         assert not store.start("s", ["d0"], lease_of(store), START)
-
-    def test_a_start_needs_a_device(self, store: ServiceStore) -> None:
-        store.submit(submission())
-        with pytest.raises(StorageError, match="cannot start without a device"):
-            store.start("s", [], lease_of(store), START)
 
     def test_a_lease_that_is_not_valid_any_more_starts_nothing(self, store: ServiceStore) -> None:
         before, _ = store.submit(submission())
@@ -183,12 +177,6 @@ class DriverContract(ServiceFixture):
         (event,) = store.events_after("s", ended.events - 1)
         assert event.kind == state.value.lower()
         assert event.data == {"state": state.value, "reason": "why", **({"culprit": culprit} if culprit else {})}
-
-    @pytest.mark.parametrize("state", [S.RUNNING, S.STOPPING, S.CONCLUDING])
-    def test_a_run_cannot_end_in_an_active_state(self, store: ServiceStore, state: SubmissionState) -> None:
-        run(store)
-        with pytest.raises(StorageError, match=f"cannot leave the submission 's' {state.value}; end it, or queue it"):
-            store.end("s", DRIVER, state, None, None, at(9))
 
     @pytest.mark.parametrize("request_", [None, Request.YIELD])
     def test_a_yield_queues_it_again(self, store: ServiceStore, request_: Request | None) -> None:
