@@ -96,6 +96,8 @@ def test_every_figure_of_the_report_is_a_method_of_the_study(folder: Path) -> No
     missing = {"loop": {"classes", "distributions", "lengths", "rates"}, "traffic": {"rates"}}
     for name, without in missing.items():
         plot = tuner.load_study(name, storage=storage).plot
+        assert dir(plot) == sorted(CHARTS)
+        assert plot.pareto.__doc__ == CHARTS["pareto"].__doc__
         for figure in {*CHARTS} - without - {"failures", "importance"}:  # a short search has neither
             assert getattr(plot, figure)().data
         for figure in without:
