@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyCookie, HTTPBearer
 
 from storage.service.records import AuditEntry, Role, Submission, Token
 from storage.service.store import ServiceStore
@@ -20,6 +21,18 @@ from tuner.service.http.models import NewToken, token_of
 from tuner.service.http.problems import Problem
 
 COOKIE = "tuner_session"
+_Bearer = Annotated[
+    object,
+    Security(
+        HTTPBearer(scheme_name="token", description="a token as `tnr_` and 64 hexadecimal digits", auto_error=False)
+    ),
+]
+_Session = Annotated[
+    object,
+    Security(
+        APIKeyCookie(name=COOKIE, scheme_name="cookie", description="the same token, for the page", auto_error=False)
+    ),
+]
 TOKEN = re.compile(r"tnr_[0-9a-f]{64}")
 TOUCH = timedelta(minutes=1)
 """How often the time of a token's last use is written."""
@@ -80,8 +93,8 @@ def _given_token(request: Request) -> tuple[str | None, bool]:
     return request.cookies.get(COOKIE), True
 
 
-def caller(request: Request, context: Context) -> Caller:
-    """Return who calls.
+def caller(request: Request, context: Context, _bearer: _Bearer, _session: _Session) -> Caller:
+    """Return who calls; the description of the API has the two places of a token.
 
     Raises:
         Problem: 401 without a valid token; 403 for a change that another site's page asks for.

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, sign_in, studies
 from tuner.service.http.context import ServiceContext
-from tuner.service.http.edge.described import describe
+from tuner.service.http.edge.described import PROBLEM, describe
 from tuner.service.http.edge.guard import Guard
 from tuner.service.http.edge.rates import Rates
 from tuner.service.http.edge.refusals import Refusals
@@ -53,6 +53,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
+        responses=PROBLEM,
     )
     app.state.context = context
     problems.install(app)

@@ -1,4 +1,4 @@
-"""The OpenAPI description: FastAPI's, with the problem details that each operation may answer, and how to log in."""
+"""The OpenAPI description: FastAPI's, with the problem details of errors, and answers that are no JSON."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.service.http.access import COOKIE
-from tuner.service.http.problems import MEDIA_TYPE, TITLES
-
-OPEN = frozenset({"/healthz", "/readyz", "/v1/session", "/v1/sign-in"})
-"""Paths that answer without a token."""
-
-SECURITY: list[dict[str, list[str]]] = [{"token": []}, {"cookie": []}]
-SCHEMES = {
-    "token": {"type": "http", "scheme": "bearer", "description": "a token as `tnr_` and 64 hexadecimal digits"},
-    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "the same token, for the page"},
-}
+from tuner.service.http.problems import MEDIA_TYPE
 
 
 class ProblemDetails(BaseModel):
@@ -47,55 +37,22 @@ def event_stream() -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {"text/event-stream": {"schema": event}}}}
 
 
+PROBLEM: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "an error",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
+    }
+}
+"""The description of every answer that is not good. FastAPI's own form of a 422, which is never sent, is left out."""
+
+
 def describe(app: FastAPI) -> None:
-    """Let an application describe its problem details and its security."""
+    """Let an application, whose answers are described by `PROBLEM`, describe the problem details."""
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            _add(made())
-        return made()
+        document = made()
+        document["components"]["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
+        return document
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _add(document: dict[str, Any]) -> None:
-    parts = document.setdefault("components", {})
-    schemas = parts.setdefault("schemas", {})
-    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of a 422, which is never sent
-        schemas.pop(name, None)
-    schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
-    parts["securitySchemes"] = SCHEMES
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            responses = operation["responses"]
-            responses.pop("422", None)
-            responses |= {str(status): _problem(status) for status in _statuses(path, method, operation)}
-            if _needs_token(path, method):
-                operation["security"] = SECURITY
-
-
-def _needs_token(path: str, method: str) -> bool:
-    return path not in OPEN or (path == "/v1/session" and method == "get")
-
-
-def _statuses(path: str, method: str, operation: dict[str, Any]) -> list[int]:
-    named = "{" in path
-    places = [each["in"] for each in operation.get("parameters", ())]
-    signs_in = path == "/v1/sign-in"
-    asks = {
-        401: _needs_token(path, method) or "requestBody" in operation,
-        403: _needs_token(path, method) or (signs_in and method == "post"),
-        404: named or signs_in or "study" in {each["name"] for each in operation.get("parameters", ())},
-        409: method != "get" and path.startswith("/v1/"),
-        413: True,
-        422: bool(places) or "requestBody" in operation or named,
-        429: True,
-        503: True,
-    }
-    return [status for status, asked in asks.items() if asked]
-
-
-def _problem(status: int) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/ProblemDetails"}
-    return {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
