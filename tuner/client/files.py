@@ -10,7 +10,7 @@ from typing import Any
 
 from tuner.errors import SettingError, reason_of
 from tuner.files import write_output
-from tuner.owner import refuse_other_file
+from tuner.owner import refuse_other_file, refused_if_unwritable
 from tuner.processes.secrets import REFERENCE, is_secret_variable
 from tuner.settings.study import LARGEST_CONTENT
 
@@ -117,7 +117,8 @@ def write_report(content: bytes, path: Path, study: str) -> Path:
         SettingError: if the path has another file, or it cannot be written.
     """
     refuse_other_file(path, study)
-    _write_file(path, content)
+    with refused_if_unwritable(path):
+        write_output(path, content)
     return path
 
 
@@ -131,13 +132,6 @@ def write_export(files: dict[str, str], path: Path, form: str, study: str) -> Pa
     for target in targets:
         refuse_other_file(target, study)
     for target, text in zip(targets, files.values(), strict=True):
-        _write_file(target, text.encode(), mode=0o700 if form in _PROGRAMS and target is path else None)
+        with refused_if_unwritable(target):
+            write_output(target, text, mode=0o700 if form in _PROGRAMS and target is path else None)
     return path
-
-
-def _write_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    try:
-        write_output(path, content, mode=mode)
-    except OSError as error:
-        rule = f"the file cannot be written: {reason_of(error)}"
-        raise SettingError("output", str(path), rule, "choose another file") from None
