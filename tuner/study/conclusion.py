@@ -134,23 +134,9 @@ class Conclusion:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, as the database stores it."""
-        return {
-            "winner": self.winner,
-            "keeps": self.keeps,
-            "keep_defaults": self.keep_defaults,
-            "confirmed": self.confirmed,
-            "reason": self.reason,
-            "rounds": self.rounds,
-            "noise": self.noise,
-            "contenders": [asdict(finalist) for finalist in self.finalists],
-            "flag_effects": [asdict(each) for each in self.flag_effects],
-            "smaller": None if self.smaller is None else asdict(self.smaller),
-            "reference": self.reference,
-            "nearest": None if self.nearest is None else asdict(self.nearest),
-            "would_help": list(self.would_help),
-            "front": self.front,
-            "looks": self.looks,
-        }
+        found = asdict(self)
+        contenders = found.pop("finalists")
+        return {**found, "contenders": contenders, "keep_defaults": self.keep_defaults}
 
 
 def defaults_of(records: Sequence[TrialRecord], reference: TrialRecord, winner: TrialRecord | None) -> int:
