@@ -133,10 +133,8 @@ def run_study(
         if wishes.pause.is_set():
             return stopped(RunEnding.INTERRUPTED)
         proposals.learn()
-        if budget.ablate and ending is not RunEnding.TIMEOUT:
-            ablation = finals.ablate()
-            if ablation in WITHOUT_CONCLUSION:
-                return stopped(ablation)
+        if budget.ablate and ending is not RunEnding.TIMEOUT and (ablation := finals.ablate()) in WITHOUT_CONCLUSION:
+            return stopped(ablation)
         ended, conclusion = finals.run()
         if wishes.pause.is_set():
             return stopped(RunEnding.INTERRUPTED)
