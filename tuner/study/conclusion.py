@@ -133,7 +133,7 @@ class Conclusion:
         return nearest if self.winner is None else self.winner
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON, as the database stores it."""
+        """Return what the database stores as JSON."""
         found = asdict(self)
         contenders = found.pop("finalists")
         return {**found, "contenders": contenders, "keep_defaults": self.keep_defaults}
