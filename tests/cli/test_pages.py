@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import CommandOutput, run_apart, run_here
+from tests.cli.command import CommandOutput, run_here
+from tests.cli.conftest import short_traffic
 from tests.pages import PAGES, ROOT, Step, commands_in, missing_lines, python_of, steps_of, tuner_words
 from tests.service.running import Service, running_service
 
@@ -82,11 +83,10 @@ class Reader:
     stack: ExitStack = field(default_factory=ExitStack)
 
     def run(self, words: list[str]) -> CommandOutput:
-        """Run a command of the tuner once: what computes or waits in a process of its own, all others in this one."""
+        """Run a command of the tuner once."""
         line = shlex.join(words)
         if line not in self.printed:
-            apart = words[0] in ("optimize", "recheck", "size", "capacity") or "--watch" in words
-            self.printed[line] = (run_apart if apart else run_here)(self.folder, *map(os.path.expandvars, words))
+            self.printed[line] = run_here(self.folder, *map(os.path.expandvars, words))
         return self.printed[line]
 
     def serve(self) -> CommandOutput:
@@ -113,8 +113,9 @@ class Reader:
 
 
 def new_reader(folder: Path) -> Reader:
-    """Return a reader with the examples and with a trace of the reader's own."""
+    """Return a reader with the examples, of which no page shows what the traffic gives, and with a trace of its own."""
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    short_traffic(folder / "docs" / "examples" / "traffic.yaml")
     shutil.copy(ROOT / "docs" / "examples" / "search_space.yaml", folder)
     requests = [
         {"timestamp": 250 * i, "input_length": 600, "output_length": 40 + i % 50, "hash_ids": [i % 3, 100 + i]}
