@@ -17,7 +17,7 @@ from records.trials import FailureKind, TrialRecord
 from storage import normalise_url, open_store
 from tests.cli.command import CommandOutput, run_apart, run_here
 from tests.clusters import kill_each, kill_node, node_without, running_cluster
-from tests.fakes import install_fake_vllm
+from tests.fakes import WITHOUT_MLFLOW, install_fake_vllm
 from tests.faults.command import Study, until
 from tuner import __version__
 from tuner.executors.ray_worker import MARKER
@@ -121,7 +121,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator
     with running_cluster(cpus=1) as address, node_without(folder, address, 1, log) as second:
         at = ("--ray-address", address, "--vllm", str(vllm))
         doctor = doctor_of_two(folder, at, log)
-        study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, "--workers", "2"))
+        study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, "--workers", "2"), **WITHOUT_MLFLOW)
         command = study.start()
         try:
             lost = until(lambda: elsewhere(study), "a trial on the second node", command)
@@ -222,7 +222,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[
     vllm = install_fake_vllm(tmp_path_factory.mktemp("bin"), bench_s=2.0, lost_rank="hang")
     with running_cluster(cpus=1) as address, node_without(folder, address, 1, logs / "second.txt") as second:
         doctor_of_two(folder, ("--ray-address", address, "--vllm", str(vllm)), logs / "second.txt")
-        study = Study(folder, vllm, model, (*NODES_STUDY, "--ray-address", address, *TWO_GPUS))
+        study = Study(folder, vllm, model, (*NODES_STUDY, "--ray-address", address, *TWO_GPUS), **WITHOUT_MLFLOW)
         command = study.start()
         try:
             lost = until(lambda: running_trial(study), "a trial after the defaults", command)
@@ -273,7 +273,7 @@ def test_a_killed_rank_0_ends_the_others(tmp_path: Path, model: Path) -> None:
     folder.mkdir()
     with running_cluster(cpus=1) as address, node_without(folder, address, 1, log):
         doctor_of_two(folder, ("--ray-address", address, "--vllm", str(vllm)), log)
-        study = Study(folder, vllm, model, (*NODES_STUDY, "--ray-address", address, *TWO_GPUS))
+        study = Study(folder, vllm, model, (*NODES_STUDY, "--ray-address", address, *TWO_GPUS), **WITHOUT_MLFLOW)
         command = study.start()
         try:
             lost = until(lambda: running_trial(study), "a trial after the defaults", command)

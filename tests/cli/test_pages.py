@@ -20,6 +20,7 @@ import pytest
 
 from tests.cli.command import CommandOutput, run_here
 from tests.cli.conftest import short_traffic
+from tests.fakes import WITHOUT_MLFLOW
 from tests.pages import PAGES, ROOT, Step, commands_in, missing_lines, python_of, steps_of, tuner_words
 from tests.service.running import Service, running_service
 
@@ -202,7 +203,12 @@ def test_the_python_of_the_pages_runs(home: Path, tmp_path: Path) -> None:
     assert programs
     for program in programs:
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, **WITHOUT_MLFLOW},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

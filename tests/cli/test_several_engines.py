@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import VERDICTS, CommandOutput, ran, refused, run_apart, run_here
-from tests.fakes import install_fake_vllm
+from tests.fakes import WITHOUT_MLFLOW, install_fake_vllm
 from tests.gguf_model import write_model
 from tests.two_formats import write_both
 
@@ -52,7 +52,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     models = ("--vllm", str(install_fake_vllm(folder / "bin")), "--model", str(gguf), "--model", str(model))
     flags = ("--", "llama.cpp=", "--threads", "1")
     words = (*BOTH, *models, "--trials", str(TRIALS), *LOAD, *SPACE, *ROUNDS, "--plain", *flags)
-    done = run_apart(folder, "optimize", *words, **variables)
+    done = run_apart(folder, "optimize", *words, **variables, **WITHOUT_MLFLOW)
     assert done.code == 0, done.out + done.err
     return Study(folder, variables, done, json.loads(run_here(folder, "study", "trials", "--json").out))
 

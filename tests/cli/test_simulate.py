@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import everything_in, ran, refused, run_apart, run_here
+from tests.fakes import WITHOUT_MLFLOW
 
 CARD = """
 name: My card
@@ -39,16 +40,15 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -> None:
+    study = ("optimize", "--trials", "6", "--seed", "4", "--engine", "simulated", "--plain", "--no-reduce")
+    words = (*study, "--finalists", "1", "--confirm-rounds", "2")
     found = []
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        printed = run_apart(
-            *(tmp_path / name, "optimize", "--trials", "6", "--seed", "4", "--engine", "simulated", "--plain"),
-            *("--finalists", "1", "--confirm-rounds", "2", "--no-reduce"),
-            TUNER_VLLM="",
-        )
+        folder = tmp_path / name
+        folder.mkdir()
+        printed = run_here(folder, *words) if name == "one" else run_apart(folder, *words, **WITHOUT_MLFLOW)
         assert printed.code == 0, printed.err
-        listed = json.loads(run_here(tmp_path / name, "study", "trials", "--json").out)
+        listed = json.loads(run_here(folder, "study", "trials", "--json").out)
         kept = ("number", "round", "state", "score", "config", "metrics")
         found.append([{key: each[key] for key in kept if key in each} for each in listed])
     assert found[0] == found[1]
@@ -58,11 +58,8 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
 @pytest.mark.slow
 def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -> None:
     simulated = ("optimize", "--engine", "simulated", "--confirm-rounds", "0", "--plain", "--trials")
-    first = run_apart(folder, *simulated, "4", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
-    assert first.code == 0, first.err
-    taught = (*simulated, "3", "--learn-from", "l4", "--study", "t4")
-    printed = run_apart(folder, *taught, TUNER_VLLM="")
-    assert printed.code == 0, printed.err
+    ran(folder, *simulated, "4", "--gpu", "l4", "--study", "l4")
+    printed = ran(folder, *simulated, "3", "--learn-from", "l4", "--study", "t4")
     assert len([line for line in printed.err.splitlines() if line.startswith("warm start from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")

@@ -8,12 +8,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes import WITHOUT_MLFLOW
 from tests.faults.command import Command, described, until
 from tests.faults.conftest import MakeStudy
 from tuner.executors.ray_start import MESSAGE
 
 END_S = 15.0
 """How long what a killed command started may take to end, and a command that has lost its Ray while it connected."""
+
+
+@pytest.fixture(autouse=True)
+def without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in WITHOUT_MLFLOW.items():
+        monkeypatch.setenv(name, value)
 
 
 def below(command: Command, part: str) -> list[psutil.Process]:

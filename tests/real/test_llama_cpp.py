@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import VERDICTS, ran, run_apart, run_here
+from tests.fakes import WITHOUT_MLFLOW
 from tests.gguf_model import write_model
 
 STUDY = "made"
@@ -42,6 +43,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         *("optimize", "--engine", "llama.cpp", "--model", str(model), "--study", STUDY, "--trials", str(TRIALS)),
         *(*LOAD, *only, *GOALS, *ROUNDS, "--plain", "--json", "--", "--threads", "1"),
         **variables,
+        **WITHOUT_MLFLOW,
     )
     assert done.code == 0, done.out + done.err
     result: dict[str, Any] = json.loads(done.out)

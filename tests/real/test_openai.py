@@ -14,6 +14,7 @@ import pytest
 from records.trials import TrialOutcome
 from storage import normalise_url, open_store
 from tests.cli.command import VERDICTS, run_apart, run_here
+from tests.fakes import WITHOUT_MLFLOW
 from tests.gguf_model import write_model
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         *(word for name, value in settings.items() for word in ("--env", f"{name}={value}")),
         *(*LOAD, *GOALS, *ROUNDS, "--plain", "--json"),
         **variables,
+        **WITHOUT_MLFLOW,
     )
     assert done.code == 0, done.out + done.err
     result: dict[str, Any] = json.loads(done.out)

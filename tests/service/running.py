@@ -15,10 +15,14 @@ from typing import Any
 
 import httpx
 
+from tests.fakes import WITHOUT_MLFLOW
 from tuner.processes.family import read_process_table
 
 DEADLINE_S = 240.0
 """How long nothing may happen on a busy machine; a hang is found after it."""
+
+SMALL = {"num_prompts": 40, "max_concurrency": 10}
+"""Settings of a study that nothing happens to while it runs."""
 
 ENDED = ("DONE", "STOPPED", "CANCELLED", "FAILED")
 
@@ -113,7 +117,7 @@ def drivers(folder: Path, id: str | None = None) -> list[int]:
 def start_service(
     folder: Path, *options: str, token: str | None = None, environment: dict[str, str] | None = None
 ) -> Service:
-    """Start `tuner serve` and wait until it answers.
+    """Start `tuner serve`, whose drivers log nothing to MLflow, and wait until it answers.
 
     Args:
         folder: where it runs.
@@ -123,7 +127,7 @@ def start_service(
     """
     log = folder / f"serve-{len(list(folder.glob('serve-*.log')))}.log"
     command = [sys.executable, "-m", "tuner", "serve", "--port", "0", *options]
-    variables = {**os.environ, "TUNER_HOME": str(folder / "home"), **(environment or {})}
+    variables = {**os.environ, **WITHOUT_MLFLOW, "TUNER_HOME": str(folder / "home"), **(environment or {})}
     with log.open("w") as output:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT, text=True

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.running import Service, drivers, running_service, start_service, wait_for
+from tests.service.running import SMALL, Service, drivers, running_service, start_service, wait_for
 
 NO_VLLM = "/nowhere/vllm"
 """The machine may have a vLLM, with which the study would fail later, for another reason."""
@@ -21,7 +21,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_a_study_runs_to_its_end_and_can_be_taken_away(service: Service) -> None:
-    assert service.submit("done")["state"] == "QUEUED"
+    assert service.submit("done", settings=SMALL)["state"] == "QUEUED"
     found = service.wait("done")
     assert (found["state"], found["granted"], found["progress"]["trials"]) == ("DONE", [], 6)
     assert found["gpu_seconds"] > 0

@@ -24,20 +24,8 @@ def environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_study_from_submission_to_its_files(service: Service, tmp_path: Path) -> None:
-    words = [
-        "service",
-        "submit",
-        "--id",
-        "told",
-        "--engine",
-        "simulated",
-        "--trials",
-        "4",
-        "--confirm-rounds",
-        "1",
-        "--watch",
-    ]
-    printed = ran(tmp_path, *words)
+    study = ("--id", "told", "--engine", "simulated", "--trials", "4", "--confirm-rounds", "1")
+    printed = ran(tmp_path, "service", "submit", *study, "--prompts", "40", "--users", "10", "--watch")
     lines = printed.err.splitlines()
     assert lines[0] == "queued"
     assert [line for line in lines if line.startswith("[4/4] #3")]

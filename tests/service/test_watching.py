@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from storage.service.records import SubmissionState
-from tests.service.running import Service, running_service, wait_for
+from tests.service.running import SMALL, Service, running_service, wait_for
 
 FORGED = "/v1/studies/%0d%0a%7B%22level%22:%20%22forged%22%7D"
 RAW = [
@@ -47,7 +47,7 @@ def objects(path: Path) -> list[dict[str, object]]:
 
 
 def test_service_and_driver_write_json_lines_with_study_and_trial(service: Service) -> None:
-    service.submit("logged", trials=3)
+    service.submit("logged", trials=3, settings=SMALL)
     lines = log_of(service, "logged", SubmissionState.DONE)
     assert {line["study"] for line in lines} == {"logged"}
     assert {line["trial"] for line in lines if "trial" in line} == {0, 1, 2}
