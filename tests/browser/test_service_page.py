@@ -225,8 +225,8 @@ def test_the_whole_story(opened: Browser, service: Service, tmp_path: Path, widt
     assert person.problems == []
 
 
-def size_a_load(person: Walk, name: str) -> None:
-    """Ask for the servers of a load by the form, and read the answer and its report."""
+def ask_for_servers(person: Walk, name: str) -> None:
+    """Fill in the form for the servers of a load."""
     page = person.page
     person.go("submit")
     page.fill("[name=id]", name)
@@ -236,7 +236,11 @@ def size_a_load(person: Walk, name: str) -> None:
     page.fill("[name=card]", "h100\nl4")
     page.fill("[name=most_gpus]", "1")
     person.check("submit-size")
-    page.click("button:text-is('submit')")
+
+
+def read_the_fleets(person: Walk, name: str) -> None:
+    """Read the answer and its report."""
+    page = person.page
     page.wait_for_selector(f"h1:text-is('{name}')")
     person.state("done")
     person.see("Fleets by cost")
@@ -251,12 +255,18 @@ def size_a_load(person: Walk, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "light")])
-def test_servers_for_a_load(opened: Browser, service: Service, tmp_path: Path, width: int, scheme: str) -> None:
-    with walk(opened, service.address, width, scheme, tmp_path / "pictures") as person:
-        person.log_in(service.token)
-        size_a_load(person, f"fleet-{width}")
-    assert person.problems == []
+def test_servers_for_a_load(opened: Browser, service: Service, tmp_path: Path) -> None:
+    """The form and the answer on a phone and on a screen; the phone submits."""
+    for width in (390, 1200):
+        with walk(opened, service.address, width, "light", tmp_path / "pictures") as person:
+            person.log_in(service.token)
+            ask_for_servers(person, "fleet")
+            if width == 390:
+                person.page.click("button:text-is('submit')")
+            else:
+                person.go("study/fleet")
+            read_the_fleets(person, "fleet")
+        assert person.problems == []
 
 
 @pytest.mark.slow
