@@ -35,8 +35,8 @@ SLOW_FOLDERS = {
     "service": "tests/unit/service/scheduler",
 }
 """Folders whose tests are slow, each with the fast tests of the same code."""
-ALONE_FOLDERS = {"chaos", "real"}
-"""Folders whose tests measure, or need the processors for themselves."""
+ALONE_FOLDERS = {"chaos"}
+"""Folders whose tests measure, or need the processors for themselves, beside the tests with a real vLLM."""
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent

@@ -58,7 +58,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_defaults_of_both_engines_are_the_first_trials(study: Study) -> None:
     searched = [trial for trial in study.trials if not trial["round"]]
     assert [trial["state"] for trial in searched] == ["ok"] * TRIALS
@@ -67,7 +66,6 @@ def test_the_defaults_of_both_engines_are_the_first_trials(study: Study) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_the_result_ranks_both_engines(study: Study) -> None:
     text = study.done.out
     table = text.partition("engines, each by its best measured configuration\n")[2].partition("\n\n")[0].splitlines()
@@ -77,7 +75,6 @@ def test_the_result_ranks_both_engines(study: Study) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_script_of_each_engine_sends_the_tokens_that_both_have(study: Study, engine: str) -> None:
     printed = study.verified(engine)
