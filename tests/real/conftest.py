@@ -28,9 +28,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine(vllm: Path, home: Path) -> Iterator[VllmEngine]:
-    """An engine with vLLM, without the hub."""
+    """One engine for all modules, whose helper imports vLLM once, without the hub."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         made = VllmEngine(EngineSettings("vllm", str(vllm), home))
@@ -46,11 +46,11 @@ def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def result(study_folder: Path, home: Path, vllm: Path, tiny_model: Path) -> dict[str, Any]:
-    """A study of five trials, three of them given: one that vLLM rejects, one that dies while it starts, one sound."""
+    """The defaults and three given trials: one that vLLM rejects, one that dies while it starts, one sound."""
     enqueued = [word for text in ENQUEUED for word in ("--enqueue", text)]
-    more = ("--baseline-repeats", "3", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "30")
+    more = ("--baseline-repeats", "3", "--confirm-rounds", "0", "--prompts", "30")
     return optimize(
-        *(study_folder, home, vllm, tiny_model, "--trials", "5", "--space", "faults-cpu", "--study", "faults"),
+        *(study_folder, home, vllm, tiny_model, "--trials", "4", "--space", "faults-cpu", "--study", "faults"),
         *("--output-len", "64", "--seed", "1", *SLOS, *more, *enqueued),
         server=(*SERVER, EAGER),
     )

@@ -1,10 +1,13 @@
-"""Requests for LoRA adapters, and requests with a schema, against a real vLLM."""
+"""LoRA adapters, schemas, priorities and a limited queue: one server of a real vLLM that has them all."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.real.lora_adapter import make_adapter
 from tests.real.servers import NEVER, started
-from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
 from tuner.loadgen.result import read_records
 from tuner.workloads.results import RequestStatus
 from tuner.workloads.traffic import Traffic
@@ -23,19 +26,37 @@ TRAFFIC = {
         "structured": {"input": 32, "output": 96, "json_schema": {**DIGIT, "additionalProperties": False}},
     },
 }
+LIMIT = 24
+CROWD = {
+    "arrivals": {"process": "poisson", "rate": 10_000},
+    "requests": 2 * LIMIT,
+    "warmup_requests": 2,
+    "classes": {
+        "patient": {"input": 32, "output": 32, "priority": 5},
+        "urgent": {"input": 32, "output": 32, "priority": -5},
+    },
+}
+"""All requests come at once, twice as many as the server admits."""
 
 
-def test_adapters_and_schemas_are_served(engine: VllmEngine, tiny_model: Path, tmp_path: Path) -> None:
-    traffic = Traffic.model_validate(TRAFFIC)
-    folders = {name: make_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue"))}
-    modules = [f"{name}={folder}" for name, folder in folders.items()]
-    flags = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", *modules)
-    server = started(engine, tiny_model, traffic, tmp_path, *flags)
-    try:
-        repeat = server.benchmark(traffic, 0, NEVER)
-    finally:
-        server.stop()
-    records = read_records(tmp_path / "requests-0.jsonl.gz")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def server(engine: VllmEngine, tiny_model: Path, folder: Path) -> Iterator[VllmServer]:
+    modules = [f"{name}={make_adapter(folder / name, seed)}" for seed, name in enumerate(("red", "blue"))]
+    adapters = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", *modules)
+    queue = ("--scheduling-policy", "priority", "--max-num-seqs", "2", "--max-num-queued-reqs", str(LIMIT))
+    running = started(engine, tiny_model, Traffic.model_validate(TRAFFIC), folder, *adapters, *queue)
+    yield running
+    running.stop()
+
+
+def test_adapters_and_schemas_are_served(server: VllmServer, folder: Path) -> None:
+    repeat = server.benchmark(Traffic.model_validate(TRAFFIC), 0, NEVER)
+    records = read_records(folder / "requests-0.jsonl.gz")
     adapted = [record for record in records if record.name == "adapted"]
     structured = [record for record in records if record.name == "structured"]
     assert len(adapted) + len(structured) == repeat.offered == 24
@@ -45,3 +66,20 @@ def test_adapters_and_schemas_are_served(engine: VllmEngine, tiny_model: Path, t
     assert complete
     assert all((record.output_tokens or 0) < 96 for record in complete)
     assert all("before the end of its JSON" in str(record.error) for record in structured if record not in complete)
+
+
+def test_the_urgent_class_comes_first_and_the_queue_has_a_limit(server: VllmServer, folder: Path) -> None:
+    traffic = Traffic.model_validate(CROWD)
+    repeat = server.benchmark(traffic, 1, NEVER)
+    records = read_records(folder / "requests-1.jsonl.gz")
+    refused = [record for record in records if record.status is not RequestStatus.COMPLETED]
+    assert repeat.failed == len(refused) > 0
+    assert all("503" in str(record.error) for record in refused)
+    first_tokens = {
+        name: sorted(
+            record.first_token_s for record in records if record.name == name and record.first_token_s is not None
+        )
+        for name in traffic.classes
+    }
+    # two requests, of any class, may have begun before the first urgent one came
+    assert first_tokens["urgent"][-1] < first_tokens["patient"][2]

@@ -26,7 +26,7 @@ from tuner.workloads.traffic import Traffic, load_traffic
 BLOCK = 32
 FLAGS = ("--block-size", str(BLOCK))
 SESSIONS = """
-arrivals: {process: poisson, rate: 0.7}
+arrivals: {process: poisson, rate: 2}
 requests: 60
 timeout_s: 60
 system_prompt: 48

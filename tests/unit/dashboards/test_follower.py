@@ -243,6 +243,8 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
     ]
     store.update_study("demo $(x)", conclusion={"winner": 1, "keeps": None, "contenders": finalists})
     assert best() == ("#1", 4150.0, 1.2)
+    runs = runs_by_name(uri)
+    assert {runs[f"#1 r{n}"].data.tags["mlflow.parentRunId"] for n in (1, 2)} == {runs["#1"].info.run_id}
     for kept in ("defaults", "baseline"):
         conclusion = {"winner": 0, "keeps": kept, "contenders": finalists, "would_help": ["x"]}
         store.update_study("demo $(x)", conclusion=conclusion)
