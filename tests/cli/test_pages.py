@@ -100,7 +100,7 @@ class Reader:
     def run_shell(self, line: str) -> CommandOutput:
         """Run the line of another program."""
         line = line.replace("uv run python ", f"{shlex.quote(sys.executable)} ")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{WITHOUT_MLFLOW['PYTHONPATH']}"}
         done = subprocess.run(
             ["bash", "-c", line],
             cwd=self.folder,
@@ -198,20 +198,13 @@ def test_every_reason_is_needed() -> None:
 
 
 @pytest.mark.slow
-def test_the_python_of_the_pages_runs(home: Path, tmp_path: Path) -> None:
+def test_the_python_of_the_pages_runs(own_reader: Reader) -> None:
     programs = [program for page in FIRST for program in python_of(ROOT / page)]
     assert programs
     for program in programs:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=tmp_path,
-            env={**os.environ, **WITHOUT_MLFLOW},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.strip()
+        done = own_reader.run_shell(shlex.join([sys.executable, "-c", program]))
+        assert done.code == 0, done.err
+        assert done.out.strip()
 
 
 @pytest.mark.slow
