@@ -201,8 +201,9 @@ class NearestFinals(_Stages):
         label = f"nearest {label_of(group)}"
         rounds = Confirmation(self._spec, self._store, group, self._slots, label, goals=without_slos(goals))
         if not self._completed(rounds, group, self._time_limit.is_over):
-            stopped = self._time_limit.wishes.conclude.is_set()
-            return (RunEnding.DONE, conclusion) if stopped else (self._ending, None)
+            if self._time_limit.wishes.conclude.is_set():
+                return RunEnding.DONE, conclusion
+            return self._ending, conclusion if self._ending is RunEnding.TIMEOUT else None
         found = conclude(goals, self._trials(), group, label)
         if found.winner is None:
             nearest = nearest_of(goals, self._trials(), label)

@@ -467,6 +467,18 @@ def test_the_finals_measure_what_fits_before_the_limit(
     assert clock.seconds == 360 + 60 * (singles + rounds) < timeout_s
 
 
+def test_a_limit_during_the_rounds_of_the_nearest_says_that_no_trial_met_the_slos(bench: Bench) -> None:
+    clock = HandClock()
+
+    def slow_and_late(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        clock.wait(60 if spec.round else 1)
+        return {"success_rate": 1.0, "p99_tpot_ms": 100.0, "output_throughput": 500.0}
+
+    result = bench.run(slow_and_late, trials=4, timeout_s=600, clock=clock)
+    assert result.ending is RunEnding.TIMEOUT
+    assert some(result.conclusion).reason == "no trial met the SLOs (p99_tpot_ms<50, success_rate>=1)"
+
+
 def test_a_limit_before_the_first_rounds_does_not_replace_a_result_of_rounds(bench: Bench) -> None:
     clock = HandClock()
 
