@@ -24,7 +24,7 @@ from tuner.scoring.rounds import StudyRounds
 from tuner.study.alternatives import nearest_of, nearest_trials, without_slos
 from tuner.study.conclusion import Conclusion, Nearest, measured_effects, without_one_flag
 from tuner.study.confirmation import Confirmation, label_of, nominate
-from tuner.study.contest import Contest
+from tuner.study.contest import FEWEST_ARMS, Contest
 from tuner.study.decide import Preference, conclude
 from tuner.study.loop import Loop, TimeLimit
 from tuner.study.optuna_study import OptunaStudy
@@ -95,9 +95,9 @@ class Finals(_Stages):
             done = self._measured(contest)
             group, preference = contest.group(done), contest.preference(done)
         else:
-            confirmation = Confirmation(self._spec, self._store, finalists, self._slots, label)
-            done = len(confirmation.rounds) if self._completed(confirmation, finalists, self._time_limit.is_over) else 0
-            group, preference = finalists, Preference()
+            group, preference = self._fitting(finalists), Preference()
+            confirmation = Confirmation(self._spec, self._store, group, self._slots, label)
+            done = len(confirmation.rounds) if self._completed(confirmation, group, self._time_limit.is_over) else 0
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
         if not done:
@@ -111,6 +111,12 @@ class Finals(_Stages):
             return self._ending, None
         conclusion = conclude(self._spec.goals, self._trials(), finalists, None)
         return RunEnding.DONE if asked else self._ending, self._stored(conclusion)
+
+    def _fitting(self, finalists: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the reference and as many finalists as fixed rounds can measure before the time limit."""
+        room = self._time_limit.room()
+        count = len(finalists) if room is None else room // self._spec.confirmation.confirm_rounds
+        return [*finalists[: max(FEWEST_ARMS, count)]]
 
     def _measured(self, contest: Contest) -> int:
         """Measure the rounds of a contest until it ends; return how many are complete.

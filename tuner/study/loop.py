@@ -496,7 +496,8 @@ class TimeLimit:
         """Return how many measurements of rounds end before the limit; None if there is none, or no trial tells it."""
         if self.timeout_s is None or not self._measurement_s:
             return None
-        return max(0, int((self.timeout_s - self._elapsed_s()) / self._measurement_s))
+        side_by_side = min(self.slots, looks(self.spec.confirmation.confirm_rounds)[0])
+        return max(0, int((self.timeout_s - self._elapsed_s()) / self._measurement_s)) * side_by_side
 
     @property
     def _measurement_s(self) -> float:

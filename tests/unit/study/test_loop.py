@@ -448,11 +448,17 @@ def test_a_search_without_rounds_begins_no_trial_that_would_end_after_the_limit(
     assert clock.seconds == 84 + 8 * 60
 
 
-@pytest.mark.parametrize(("timeout_s", "singles", "rounds"), [(630, 0, 4), (730, 2, 4), (870, 2, 6)])
+@pytest.mark.parametrize(
+    ("timeout_s", "reduce", "singles", "rounds"),
+    [(630, True, 0, 4), (730, True, 2, 4), (870, True, 2, 6), (730, False, 0, 6), (930, False, 0, 9)],
+)
 def test_the_finals_measure_what_fits_before_the_limit(
-    bench: Bench, timeout_s: float, singles: int, rounds: int
+    bench: Bench, timeout_s: float, reduce: bool, singles: int, rounds: int
 ) -> None:
-    """The search ends after 360 s, and each measurement takes 60 s; two rounds of two configurations give a result."""
+    """The search ends after 360 s, and each measurement takes 60 s; two rounds of two configurations give a result.
+
+    With forms, the rounds are two at a time, else three.
+    """
     clock = HandClock()
 
     def undecided(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
@@ -460,7 +466,7 @@ def test_the_finals_measure_what_fits_before_the_limit(
         noise = (7 * spec.number + 5 * spec.round) % 3 - 1
         return {**FIGURES, "output_throughput": 1000.0 + 20.0 * bool(spec.config) + 30.0 * noise}
 
-    result = bench.run(undecided, trials=6, timeout_s=timeout_s, clock=clock, reduce=True, baseline_repeats=1)
+    result = bench.run(undecided, trials=6, timeout_s=timeout_s, clock=clock, reduce=reduce, baseline_repeats=1)
     assert some(result.conclusion).confirmed
     assert len(numbers(bench, TrialKind.REDUCED)) == singles
     assert len(numbers(bench, TrialKind.CONFIRM)) == rounds
