@@ -187,7 +187,8 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
     ("id", "state", "conclusion", "code"),
     [
         ("won", SubmissionState.DONE, {"winner": 0}, 0),
-        ("stopped-won", SubmissionState.STOPPED, {"winner": 0}, 0),
+        ("stopped-won", SubmissionState.STOPPED, {"winner": 0, "confirmed": True}, 0),
+        ("stopped-unconfirmed", SubmissionState.STOPPED, {"winner": 0, "confirmed": False}, 4),
         ("near", SubmissionState.DONE, {"winner": None, "nearest": {"number": 0}}, 3),
         ("none-fits", SubmissionState.DONE, {"winner": None}, 3),
         ("timeout", SubmissionState.STOPPED, None, 4),

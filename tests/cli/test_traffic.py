@@ -125,7 +125,7 @@ def test_a_cut_of_conversations_keeps_their_rate(tmp_path: Path) -> None:
             ["--unit", "s"],
             ["x: the size of its blocks is not known; give --block-tokens, the tokens of a block"],
         ),
-        ("timestamp,input_len,output_len\n-1,2,3\n", [], ["x:2: ", "is negative ('-1', '2', '3'); correct or remove"]),
+        ("timestamp,input_len,output_len\n-1,2,3\n", [], ["x:2: ", "is negative ('-1', '2', '3'; a date is"]),
         ("timestamp,input_len,output_len\n1,2,3\n5,2,3\n", [], ["unit of its times is not known", "give the import"]),
         ('{"timestamp": 1, "timestamp": 1}\n', [], ["x:1: the key 'timestamp' is there twice; correct or remove"]),
     ],

@@ -164,7 +164,8 @@ def _reason_lines(ended: OptimizeResult) -> list[str]:
             "--min-gain; use --min-gain 0 to continue"
         )
     if result.ending is RunEnding.TIMEOUT:
-        stage = "search before all trials" if ended.has_result else "rounds before all measurements"
+        searching = ended.has_result or not any(record.succeeded for record in ended.records)
+        stage = "search before all trials" if searching else "rounds before all measurements"
         lines.append(f"--timeout ended the {stage}; run the same command to continue")
     if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
