@@ -1,8 +1,8 @@
 """The recipes that a study measures before its search: their order, and recipes combined.
 
 With a prior, recipes are ordered by their predictions, and one that is predicted to be no better than the defaults is
-left out. The best one comes first, then the best one together with another, while the prediction gains by it. Without
-a prior, the recipes keep the order of their files, and those that won are then measured together.
+left out. The best one comes together with others, as many as the prediction gains by; each of the others follows in
+the same way. Without a prior, the recipes keep the order of their files, and those that won are then measured together.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class _Predicted:
     def order(self, recipes: Sequence[Enqueued]) -> Iterator[Enqueued]:
         """Yield the recipes in the order of their trials.
 
-        First the best one and the combinations that it leads to, then those without a prediction, then the best
-        combination that each other recipe leads to.
+        First the combination that the best one leads to, then those without a prediction, then the combinations that
+        the others lead to. Measured one after another, the recipes of the first one would cost a trial each.
         """
         own = self._rank({})
         assert own is not None
@@ -71,11 +71,10 @@ class _Predicted:
         better = sorted((pair for pair in ranked if _beats(pair[0], own)), key=itemgetter(0), reverse=True)
         yielded: list[Config] = []
         for place, start in enumerate(better):
-            chain = self._chain(start, recipes)
-            for each in chain if place == 0 else chain[-1:]:
-                if each.config not in yielded:
-                    yielded.append(each.config)
-                    yield each
+            together = self._together(start, recipes)
+            if together.config not in yielded:
+                yielded.append(together.config)
+                yield together
             if place == 0:
                 yield from self._unpredicted(recipes)
         if not better:
@@ -84,18 +83,16 @@ class _Predicted:
     def _unpredicted(self, recipes: Sequence[Enqueued]) -> list[Enqueued]:
         return [recipe for recipe in recipes if self._predict(recipe.config) is None]
 
-    def _chain(self, start: tuple[Rank, Enqueued], recipes: Sequence[Enqueued]) -> list[Enqueued]:
-        """Return a recipe, then it with the best other one, and so on while the prediction gains."""
+    def _together(self, start: tuple[Rank, Enqueued], recipes: Sequence[Enqueued]) -> Enqueued:
+        """Return a recipe together with the best other one, and so on while the prediction gains."""
         rank, best = start
-        chain = [best]
         while True:
             together = [each for other in recipes if (each := combined(self._space, best, other)) is not None]
             ranks = [(found, each) for each in together if (found := self._rank(each.config)) is not None]
             following = max((pair for pair in ranks if _beats(pair[0], rank)), key=itemgetter(0), default=None)
             if following is None:
-                return chain
+                return best
             rank, best = following
-            chain.append(best)
 
     def _predict(self, config: Config) -> Prediction | None:
         key = frozenset(config.items())

@@ -305,7 +305,7 @@ def labels_of_a_run(store: Store, folder: Path, learns: bool, most: int) -> list
 
 
 @pytest.mark.parametrize(
-    ("learns", "second"), [(False, "recipe: fp8"), (True, "recipe: bigger")], ids=["without", "with"]
+    ("learns", "second"), [(False, "recipe: fp8 + bigger"), (True, "recipe: bigger + fp8")], ids=["without", "with"]
 )
 def test_the_second_trial_of_a_study_uses_the_lesson_of_its_first(
     store: Store, tmp_path: Path, learns: bool, second: str
@@ -315,7 +315,7 @@ def test_the_second_trial_of_a_study_uses_the_lesson_of_its_first(
 
 def test_a_resumed_study_goes_on_with_the_recipes_of_an_uninterrupted_one(store: Store, tmp_path: Path) -> None:
     labels_of_a_run(store, tmp_path, learns=True, most=1)
-    assert labels_of_a_run(store, tmp_path, learns=True, most=3)[1:] == ["recipe: bigger", "recipe: bigger + fp8"]
+    assert labels_of_a_run(store, tmp_path, learns=True, most=3)[1:] == ["recipe: bigger + fp8", "recipe: bigger"]
 
 
 def test_only_the_first_correction_is_waited_for(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
