@@ -195,10 +195,9 @@ def comparison_grid(findings: Findings) -> Grid | None:
     other = findings.measured(baseline)
     if number is None or number == baseline or other is None or findings.measured(number) is None:
         return None
-    contender = findings.contender(number)
     headings = ("metric", findings.baseline_heading, f"#{number}", "ratio", INTERVAL, "SLO")
     table = grid(*headings, left=("metric", "SLO"))
-    table.add("score", "1", *_score_cells(findings, number, contender), "")
+    table.add("score", "1", *_score_cells(findings, number), "")
     for name in _shown_metrics(findings, other):
         table.add(
             name,
@@ -240,10 +239,9 @@ def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[s
     return [*names, ITL] if measured and ITL not in names else names
 
 
-def _score_cells(findings: Findings, number: int, contender: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    if contender is not None and contender["score"]:
-        score = contender["score"]
-        return f"{score['ratio']:.3f}", text.ratio(score), text.interval(score)
+def _score_cells(findings: Findings, number: int) -> tuple[str, str, str]:
+    if (found := findings.score(number)) is not None:
+        return f"{found['ratio']:.3f}", text.ratio(found), text.interval(found)
     trial = findings.trial(number)
     score = None if trial is None else trial.score
     return (text.ABSENT if score is None else f"{score:.3f}"), "", ""
