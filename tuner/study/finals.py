@@ -106,6 +106,7 @@ class Finals(_Stages):
         return RunEnding.DONE, self._stored(replace(conclusion, flag_effects=self._effects(conclusion, group)))
 
     def _without_rounds(self, finalists: Sequence[TrialRecord]) -> tuple[RunEnding, Conclusion | None]:
+        """Conclude from the search, unless the study has a result of rounds and nobody asked for a conclusion."""
         asked, study = self._time_limit.wishes.conclude.is_set(), self._store.study(self._spec.name)
         if not asked and study is not None and (study.conclusion or {}).get("confirmed"):
             return self._ending, None
