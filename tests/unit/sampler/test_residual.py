@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
@@ -259,17 +258,18 @@ def test_a_suggestion_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_blas_thread_is_added_when_another_suggestion_ends() -> None:
     """Suggestions in two threads of a service: the end of one must not lift the limit of the other."""
-    ended = threading.Event()
+    entered, ended = threading.Event(), threading.Event()
 
     def second() -> set[int]:
         with single_blas_thread():
+            entered.set()
             ended.wait(10)
             return blas_threads()
 
     with ThreadPoolExecutor(1) as pool:
         with single_blas_thread():
             counts = pool.submit(second)
-            time.sleep(0.1)
+            entered.wait(0.1)  # in vain: one thread is inside at a time
         ended.set()
         assert counts.result() == {1}
 
