@@ -85,7 +85,7 @@ def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
 
 
 def words_of(body: str) -> str:
-    """Return what the body of a refusal says, on one line: the title of a page, which begins with much else."""
+    """Return the body of a refusal on one line; of an HTML page only the title."""
     title = _TITLE.search(body)
     return " ".join((title[1] if title else body).split())
 

@@ -59,7 +59,7 @@ _SIMPLE = re.compile(
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
 _WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
-"""What `fnmatch` reads as another character, or several."""
+"""Parts of a pattern that stand for other characters in `fnmatch`."""
 _REPEATS = 4
 """Most repetitions in a pattern of a file."""
 _MOST_PATTERNS = 2000

@@ -94,7 +94,7 @@ def _given_token(request: Request) -> tuple[str | None, bool]:
 
 
 def caller(request: Request, context: Context, _bearer: _Bearer, _session: _Session) -> Caller:
-    """Return who calls; the description of the API has the two places of a token.
+    """Return who calls. FastAPI reads the last two parameters for the API's description only.
 
     Raises:
         Problem: 401 without a valid token; 403 for a change that another site's page asks for.

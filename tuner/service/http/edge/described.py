@@ -43,7 +43,7 @@ PROBLEM: dict[int | str, dict[str, Any]] = {
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
     }
 }
-"""The description of every answer that is not good. FastAPI's own form of a 422, which is never sent, is left out."""
+"""The description of every error. It replaces FastAPI's own form of a 422, which the service never sends."""
 
 
 def describe(app: FastAPI) -> None:
