@@ -1,9 +1,12 @@
 """A port on which nothing listens."""
 
-import socket
+import tempfile
+from pathlib import Path
+
+from tuner.processes.ports import lease_port
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that no outgoing connection takes before a server binds it."""
+    with tempfile.TemporaryDirectory() as folder, lease_port(Path(folder)) as lease:
+        return lease.port

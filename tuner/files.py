@@ -1,4 +1,4 @@
-"""Write files: a file's content is replaced in one step, a device or a FIFO is written through.
+"""The tuner's folder, and writing: a file's content is replaced in one step, a device or a FIFO is written through.
 
 Files of a study are for its user only: a process of the tuner has the umask 077. Files that a user asks for at a path,
 and those of the programs that a study starts, get the umask that the user gave (docs/reliability.md).
@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 
 PRIVATE = 0o077
+HOME = "TUNER_HOME"
+"""The environment variable with the folder of caches and records."""
 UMASK = "TUNER_UMASK"
 """The environment variable with the umask that the user gave to the first process of the tuner, in octal digits."""
 
@@ -19,6 +21,12 @@ def be_private() -> None:
     """Let this process, and those that it starts, make files and folders for their user only."""
     given = os.umask(PRIVATE)
     os.environ.setdefault(UMASK, f"{given:o}")
+
+
+def home() -> Path:
+    """Return the folder of caches and of the records of started processes: TUNER_HOME, or ~/.cache/tuner."""
+    given = os.environ.get(HOME)
+    return Path(os.path.expanduser(given)) if given else Path.home() / ".cache" / "tuner"
 
 
 def given_umask() -> int:

@@ -24,6 +24,7 @@ from storage.service.records import Role
 from storage.service.store import ServiceStore, open_service_store
 from tuner.client.address import is_loopback
 from tuner.errors import SettingError, reason_of
+from tuner.files import home
 from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import make_token
 from tuner.service.http.app import create_app
@@ -43,7 +44,7 @@ from tuner.service.watching.messages import Messenger
 from tuner.service.watching.webhooks import find_webhooks
 from tuner.settings.serve import ServeSettings
 from tuner.use_cases.devices import devices_by_kind, find_cluster_devices, leave_cluster
-from tuner.use_cases.places import home, storage_url
+from tuner.use_cases.places import storage_url
 
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""

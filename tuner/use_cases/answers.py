@@ -27,6 +27,7 @@ from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import find_executable
 from tuner.errors import SettingError, UserError, see_trials, trials_command
 from tuner.executors.base import Check
+from tuner.files import home
 from tuner.processes.family import own_identity
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.quality.compare import AnswersVerdict
@@ -55,7 +56,7 @@ from tuner.study.specification.find_model import find_model
 from tuner.study.specification.plan import refer_to_secrets
 from tuner.study.specification.spec import ServerSettings, StudySpec
 from tuner.use_cases.devices import find_devices
-from tuner.use_cases.places import find_study, home, storage_url
+from tuner.use_cases.places import find_study, storage_url
 
 _DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B"
 

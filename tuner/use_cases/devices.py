@@ -13,7 +13,7 @@ from search_spaces import HardwareProfile, hardware_named
 from tuner import __version__, gpu
 from tuner.errors import InfrastructureError, SettingError, UserError
 from tuner.executors.ray_environment import set_ray_environment
-from tuner.use_cases.places import home
+from tuner.files import home
 
 if TYPE_CHECKING:  # Ray reads its variables at its import, so that they are set first
     from tuner.executors.ray_cluster import NodeFacts

@@ -12,9 +12,9 @@ from tuner.engines.kind import EngineKind
 from tuner.engines.kinds import kinds
 from tuner.engines.openai.kind import OPENAI
 from tuner.errors import UserError
+from tuner.files import home
 from tuner.processes.records import ProcessRecords
 from tuner.use_cases.engines import wants_simulation
-from tuner.use_cases.places import home
 
 PACKAGES = ("optuna", "ray", "mlflow-skinny", "sqlalchemy", "pandas")
 

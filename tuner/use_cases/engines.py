@@ -28,6 +28,7 @@ from tuner.engines.simulator.serve_config import CommandLine
 from tuner.engines.user_command import read_command
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
+from tuner.files import home
 from tuner.processes.family import own_identity
 from tuner.processes.records import ProcessRecords
 from tuner.settings.study import StudySettings
@@ -42,7 +43,6 @@ from tuner.use_cases.devices import (
     refuse_gpus_on_cpu,
     refuse_nodes,
 )
-from tuner.use_cases.places import home
 from tuner.workloads.presets import load_preset
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")

@@ -14,7 +14,7 @@ from tuner.engines.simulator.precision import NotSimulated
 from tuner.engines.simulator.serve_config import find_shape
 from tuner.engines.vllm import toolbox
 from tuner.errors import InfrastructureError, SettingError
-from tuner.use_cases.places import home
+from tuner.files import home
 from tuner.use_cases.stored import StoredStudy
 
 _FILE = re.compile(

@@ -25,6 +25,7 @@ from tuner.engines.server.token_prompts import (
 from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.toolbox import Toolbox, find_executable, installation
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError, as_text
+from tuner.files import home
 from tuner.http import JSON, HttpError, ReadLimits, Reply, fetch
 from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.result import read_records
@@ -33,7 +34,7 @@ from tuner.scoring.goals import Slo, parse_slo
 from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import check_slo, find_goals, find_workload
 from tuner.transport import words_of
-from tuner.use_cases.places import check_folder, find_study, home, storage_url
+from tuner.use_cases.places import check_folder, find_study, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.results import RequestRecord, failures_line
 from tuner.workloads.spec import ClosedLoop, Suite, Workload, merge_repeats, read_workload

@@ -23,6 +23,7 @@ from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
+from tuner.files import home
 from tuner.gpu import SlowdownWatch, load_warning
 from tuner.gpu import devices as gpu_devices
 from tuner.observers.fan_out import FanOut
@@ -52,7 +53,7 @@ from tuner.use_cases.engines import (
     with_plan,
 )
 from tuner.use_cases.files import check_disk, check_output, write_files
-from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
+from tuner.use_cases.places import artifacts_folder, database_url, storage_url, tracking_uri
 from tuner.use_cases.would_help import would_help
 
 

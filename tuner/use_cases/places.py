@@ -1,4 +1,4 @@
-"""The places of files on this machine, and the lookup of a study."""
+"""The places of a study's files on this machine, and the lookup of a study."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FOLDER = Path("tuner_study")
 """The default folder of databases and artifacts, in the current folder."""
-
-
-def home() -> Path:
-    """Return the folder of caches and of the records of started processes: TUNER_HOME, or ~/.cache/tuner."""
-    given = os.environ.get("TUNER_HOME")
-    return Path(os.path.expanduser(given)) if given else Path.home() / ".cache" / "tuner"
 
 
 def database_url(storage: str | None) -> str:

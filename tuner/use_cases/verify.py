@@ -26,11 +26,12 @@ from tuner.export.references import Comparison, compared
 from tuner.export.render import LOAD_SEED_STRIDE
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import CarriedTraffic
+from tuner.files import home
 from tuner.gpu import SlowdownWatch, devices, load_warning
 from tuner.specs import Limits
 from tuner.study.specification.spec import Budget
 from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
-from tuner.use_cases.places import find_study, home, storage_url
+from tuner.use_cases.places import find_study, storage_url
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.traffic import is_as_read
 

@@ -46,6 +46,7 @@ from tuner.engines.vllm.toolbox import (
     preserve_compiler_headers,
 )
 from tuner.errors import TrialFailed
+from tuner.files import HOME
 from tuner.processes.ports import PortLease, lease_port
 from tuner.processes.readiness import StartedProcess
 from tuner.processes.supervisor import ServerProcess
@@ -246,7 +247,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
     def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
         own = dict(self._own)
         if launch.instances > 1:
-            own[VLLM_VARIABLE] = str(self._tools.installation.executable)
+            own |= {VLLM_VARIABLE: str(self._tools.installation.executable), HOME: os.fspath(self._home)}
         if self._ports:
             own[HOST_IP] = self._address
         return own

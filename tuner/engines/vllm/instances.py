@@ -17,7 +17,6 @@ import argparse
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,8 +33,10 @@ from typing import NoReturn
 from search_spaces.render import INSTANCES, gpus_of
 from tuner.engines.server.metrics import PAGE_LIMIT
 from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
+from tuner.files import home
 from tuner.gpu import devices
 from tuner.http import get_local
+from tuner.processes.ports import lease_port
 
 HOST = "127.0.0.1"
 END_S = 25.0
@@ -118,7 +119,8 @@ def _deploy(
     Raises:
         Ended: in any case.
     """
-    shares, ports = shares_of(count, words, {**_all_gpus(), **os.environ}), free_ports(count)
+    shares = shares_of(count, words, {**_all_gpus(), **os.environ})
+    ports = _leased_ports(stack, count, address[1])
     running = stack.enter_context(_processes())
     for share, own in zip(shares, ports, strict=True):
         command = [programs[0], *share.words, "--host", HOST, "--port", str(own)]
@@ -138,6 +140,12 @@ def _all_gpus() -> dict[str, str]:
     """Return the variable that names every GPU of the machine; none without one."""
     count = len(devices(environment={}))
     return {VISIBLE: ",".join(map(str, range(count)))} if count else {}
+
+
+def _leased_ports(stack: ExitStack, count: int, taken: int) -> list[int]:
+    """Return ports for the instances, leased until the stack ends; `taken` is the deployment's, bound at the end."""
+    leases = [stack.enter_context(lease_port(home() / "ports", HOST)) for _ in range(count + 1)]
+    return [lease.port for lease in leases if lease.port != taken][:count]
 
 
 @contextmanager
@@ -195,15 +203,6 @@ def _end(number: int, _: FrameType | None) -> None:
 def _refused(text: str) -> int:
     print(f"{LAUNCHER}: {text}", file=sys.stderr)
     return 2
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine on which nothing listens."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -17,12 +17,12 @@ from fastapi import Depends, Request
 import tuner
 from storage.service.store import ServiceStore
 from storage.store import Store
+from tuner.files import home
 from tuner.service.asked.rules import ServerRules
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.deployed import DeployedServers
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
-from tuner.use_cases.places import home
 
 if TYPE_CHECKING:
     from tuner.service.http.optimizations.studies import Optimizations

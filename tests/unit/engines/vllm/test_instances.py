@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -18,9 +19,11 @@ from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.server.metrics import parse_metrics
 from tuner.engines.vllm import instances
-from tuner.engines.vllm.instances import free_ports, shares_of
+from tuner.engines.vllm.instances import shares_of
 from tuner.engines.vllm.kind import LAUNCHER
 from tuner.engines.vllm.texts import METRICS
+from tuner.files import HOME
+from tuner.processes.ports import lease_port
 
 PATIENCE_S = 120.0
 """Longer than anything takes on a busy machine."""
@@ -79,14 +82,25 @@ def test_one_instance_is_vllm_itself() -> None:
     assert (found.words, found.environment, found.alone) == (WORDS, {}, False)
 
 
+def test_no_instance_gets_the_port_of_the_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [lease_port(tmp_path) for _ in range(3)]
+    found = iter(leases)
+    monkeypatch.setattr(instances, "lease_port", lambda folder, host: next(found))
+    first, second, third = (lease.port for lease in leases)
+    with ExitStack() as stack:
+        assert instances._leased_ports(stack, 2, taken=second) == [first, third]
+    assert not [*tmp_path.iterdir()]
+
+
 class Deployment:
     """A running deployment of the fake."""
 
     def __init__(self, folder: Path, *argv: str) -> None:
         vllm = install_fake_vllm(folder / "bin")
-        (self.port,) = free_ports(1)
+        self.lease = lease_port(folder / "ports")
+        self.port = self.lease.port
         program = Path(sys.executable).with_name(LAUNCHER)
-        environment = {**os.environ, "TUNER_VLLM": str(vllm), "CUDA_VISIBLE_DEVICES": "0,1"}
+        environment = {**os.environ, "TUNER_VLLM": str(vllm), "CUDA_VISIBLE_DEVICES": "0,1", HOME: str(folder)}
         command = [str(program), "serve", "made", "--port", str(self.port), "--instances", "2", *argv]
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -106,6 +120,7 @@ class Deployment:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(PATIENCE_S)
+        self.lease.release()
 
 
 HAPROXY = pytest.mark.program("haproxy")
