@@ -1,4 +1,4 @@
-"""Records of requests, and their statistics: counts, latencies and goodput, over all requests and for each class.
+"""Records of requests, their SLOs, and the statistics of their latencies.
 
 Every offered request counts. A request that failed is part of `offered`, has no latency, and misses its SLO.
 Percentiles interpolate linearly between order statistics, as NumPy's default and `vllm bench serve` do.
@@ -13,7 +13,6 @@ from enum import StrEnum
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from records.metrics import PERCENTILES
 
@@ -184,128 +183,27 @@ class RequestSlo:
         return all(name in latencies and latencies[name] < bound for name, bound in self.bounds_ms.items())
 
 
-@dataclass(frozen=True)
-class RequestStatistics:
-    """The statistics of a group of requests.
-
-    Attributes:
-        offered: number of requests.
-        completed: number of completed requests.
-        good: number of requests that meet the SLO of their class; None if no class has an SLO.
-        good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
-        good_output_tokens: the same for the answers.
-        sessions: number of sessions.
-        good_sessions: number of sessions all of whose requests are good; None without SLOs.
-        duration_s: seconds from the start of the run to the end of its last request.
-        latencies: mean and percentiles in ms, named as in `records.metrics` (`p99_ttft_ms`), of the requests of the
-            stable middle, counted from the intended start; None where none completed.
-        client_latencies: the same, counted from sending.
-    """
-
-    offered: int
-    completed: int
-    good: int | None
-    duration_s: float | None
-    good_input_tokens: int | None = None
-    good_output_tokens: int | None = None
-    sessions: int = 0
-    good_sessions: int | None = None
-    latencies: Mapping[str, float | None] = field(default_factory=dict)
-    client_latencies: Mapping[str, float | None] = field(default_factory=dict)
-
-    @property
-    def success_rate(self) -> float | None:
-        """Completed requests as a share of offered ones; None if none is offered."""
-        return self.completed / self.offered if self.offered else None
-
-    @property
-    def goodput_share(self) -> float | None:
-        """Requests that meet their SLO, as a share of offered ones; None without SLOs or requests."""
-        return None if self.good is None or not self.offered else self.good / self.offered
-
-    @property
-    def session_goodput_share(self) -> float | None:
-        """Sessions all of whose requests meet their SLO, as a share of offered ones; None without SLOs or sessions."""
-        return None if self.good_sessions is None or not self.sessions else self.good_sessions / self.sessions
-
-    @property
-    def goodput(self) -> float | None:
-        """Requests per second that meet their SLO; None without SLOs or duration."""
-        return None if self.good is None or not self.duration_s else self.good / self.duration_s
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """The statistics of a run over all requests and by class; `window` is its stable middle, None for the whole run."""
-
-    overall: RequestStatistics
-    classes: Mapping[str, RequestStatistics]
-    window: Window | None
-
-
-def summarise_run(
-    records: Sequence[RequestRecord],
-    names: Iterable[str],
-    slos: Mapping[str, RequestSlo] | None = None,
-    users: int | None = None,
-) -> RunSummary:
-    """Return the statistics of a run.
-
-    Args:
-        records: one for each offered request.
-        names: the classes, including those without requests.
-        slos: the SLO of each class; in a class without an SLO, every completed request is good.
-        users: users of a closed loop; None for an open loop.
-    """
-    window = stable_middle(records, users)
-    ends = [record.end_s for record in records if record.end_s is not None]
-    duration = max(ends) if ends else None
-
-    def statistics(group: Sequence[RequestRecord]) -> RequestStatistics:
-        good = None if not slos else [each for each in group if slos.get(each.name, RequestSlo()).met(each)]
-        sessions, kept = (
-            Counter(each.session for each in part or () if each.session is not None) for part in (group, good)
-        )
-        stable = [record for record in group if window is None or window.holds(record)]
-        gaps_s = (record.gaps_s for record in stable if record.completed)
-        gaps_ms = 1000.0 * np.fromiter(chain.from_iterable(gaps_s), np.float64)
-        return RequestStatistics(
-            offered=len(group),
-            completed=sum(record.completed for record in group),
-            good=None if good is None else len(good),
-            duration_s=duration,
-            good_input_tokens=None if good is None else sum_of(record.input_tokens for record in good),
-            good_output_tokens=None if good is None else sum_of(record.output_tokens for record in good),
-            sessions=len(sessions),
-            good_sessions=None if good is None else sum(kept[number] == count for number, count in sessions.items()),
-            latencies=_latency_statistics(stable, gaps_ms, since_sent=False),
-            client_latencies=_latency_statistics(stable, gaps_ms, since_sent=True),
-        )
-
-    overall = statistics(records)
-    by_class = {name: [record for record in records if record.name == name] for name in names}
-    classes = {name: overall if len(own) == len(records) else statistics(own) for name, own in by_class.items()}
-    return RunSummary(overall, classes, window)
-
-
 def sum_of(values: Iterable[int | None]) -> int | None:
     """Return the sum of counts; None if one of them is unknown."""
     counts = list(values)
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _latency_statistics(
-    records: Sequence[RequestRecord], gaps_ms: NDArray[np.float64], since_sent: bool
+def latency_statistics(
+    records: Iterable[RequestRecord], window: Window | None, *, since_sent: bool = False
 ) -> dict[str, float | None]:
-    """Return mean and percentiles of each latency in ms, and of the gaps; None without completed requests.
+    """Return mean and percentiles in ms of each latency, and of the gaps, over requests of the stable middle.
 
-    The mean is that of completed requests. In a percentile, a request that failed counts, too (`_failed_latencies`): a
-    server that drops its slowest requests would otherwise have the lower latency.
+    They are None without completed requests, and named as in `records.metrics` (`p99_ttft_ms`). The mean is that of
+    completed requests. In a percentile, a request that failed counts, too (`_failed_latencies`): a server that drops
+    its slowest requests would otherwise have the lower latency.
     """
-    found = [record.latencies_ms(since_sent) for record in records if record.completed]
+    stable = [record for record in records if window is None or window.holds(record)]
+    completed = [record for record in stable if record.completed]
+    found = [record.latencies_ms(since_sent) for record in completed]
     values = {name: np.array([each[name] for each in found if name in each]) for name in LATENCY_NAMES}
-    values["itl"] = gaps_ms
-    failed = [record for record in records if not record.completed]
+    values["itl"] = 1000.0 * np.fromiter(chain.from_iterable(record.gaps_s for record in completed), np.float64)
+    failed = [record for record in stable if not record.completed]
     result: dict[str, float | None] = {}
     for name, latencies in values.items():
         result[f"mean_{name}_ms"] = float(np.mean(latencies)) if len(latencies) else None

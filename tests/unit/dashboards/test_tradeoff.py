@@ -26,7 +26,7 @@ from records.trials import FailureKind, Repeat, StudyRecord, TrialKind, TrialRec
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
 from tuner.workloads.request_class import read_class_slo
-from tuner.workloads.results import RequestRecord, RequestStatus, summarise_run
+from tuner.workloads.results import RequestRecord, RequestStatus
 from tuner.workloads.run_metrics import run_metrics
 
 
@@ -137,16 +137,9 @@ def recorded(shares: Mapping[str, int]) -> list[RequestRecord]:
 
 def measured(number: int, label: str, records: list[RequestRecord]) -> TrialRecord:
     slos = {name: read_class_slo(bounds).request for name, bounds in CLASS_SLOS.items()}
-    summary = summarise_run(records, CLASS_SLOS, slos)
-    overall = summary.overall
+    completed = sum(record.completed for record in records)
     repeat = Repeat(
-        0,
-        0,
-        overall.offered,
-        overall.completed,
-        overall.offered - overall.completed,
-        1.0,
-        run_metrics(summary, records),
+        0, 0, len(records), completed, len(records) - completed, 1.0, run_metrics(records, CLASS_SLOS, slos)
     )
     return replace(trial(number, label=label), outcome=samples.success(repeat))
 

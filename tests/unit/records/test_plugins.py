@@ -16,7 +16,7 @@ from tuner.export.formats.document import File
 from tuner.export.formats.registry import Format, default_file, formats, names
 from tuner.scoring.goals import parse_slo
 from tuner.study.specification.resolve_workload import _check_measured
-from tuner.workloads.results import RequestRecord, RequestStatus, summarise_run
+from tuner.workloads.results import RequestRecord, RequestStatus
 from tuner.workloads.run_metrics import run_metrics
 from tuner.workloads.spec import ClosedLoop
 
@@ -82,7 +82,7 @@ def test_a_registered_metric_is_a_bound_and_a_column_of_each_class(register: Cal
         RequestRecord(index, name, RequestStatus.COMPLETED, output_tokens=tokens)
         for index, (name, tokens) in enumerate([("chat", 7), ("chat", 9), ("code", 4)])
     ]
-    found = run_metrics(summarise_run(records, ["chat", "code"], {}, None), records)
+    found = run_metrics(records, ["chat", "code"])
     own = {name: value for name, value in found.items() if name.endswith("longest_answer")}
     assert own == {
         "longest_answer": 9.0,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.workloads.results import RequestRecord, RequestStatus, summarise_run
+from tuner.workloads.results import RequestRecord, RequestStatus, latency_statistics
 
 
 def completed(index: int, ttft_s: float) -> RequestRecord:
@@ -36,7 +36,7 @@ def failed(status: RequestStatus, end_s: float | None, first_token_s: float | No
 )
 def test_a_failed_request_counts_in_percentiles_and_in_no_mean(record: RequestRecord, ttft: float, e2el: float) -> None:
     records = [*(completed(index, ttft_s) for index, ttft_s in enumerate((0.01, 0.02, 0.03))), record]
-    found = summarise_run(records, ["chat"]).overall.latencies
+    found = latency_statistics(records, None)
     assert found["mean_ttft_ms"] == pytest.approx(20)
     assert found["p99_ttft_ms"] == pytest.approx(ttft)
     assert found["p99_e2el_ms"] == pytest.approx(e2el)
@@ -45,5 +45,5 @@ def test_a_failed_request_counts_in_percentiles_and_in_no_mean(record: RequestRe
 
 
 def test_without_a_completed_request_there_is_no_latency() -> None:
-    found = summarise_run([failed(RequestStatus.TIMED_OUT, 61.0)], ["chat"]).overall.latencies
+    found = latency_statistics([failed(RequestStatus.TIMED_OUT, 61.0)], None)
     assert set(found.values()) == {None}

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from tuner.workloads.request_class import Length, Lognormal
-from tuner.workloads.results import SESSION_ENDED, RequestRecord, RequestSlo, RequestStatus, summarise_run
+from tuner.workloads.results import SESSION_ENDED, RequestRecord, RequestSlo, RequestStatus
+from tuner.workloads.run_metrics import run_metrics
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.sessions import sessions_of
 from tuner.workloads.traffic import Traffic
@@ -150,8 +151,8 @@ def test_a_session_is_good_if_all_its_requests_are() -> None:
         *(record(4, 2, 0, 0.1), record(5, 2, 1, None)),  # its second turn was not sent
         record(6, None, 0, 0.1),
     ]
-    found = summarise_run(records, ["a"], {"a": RequestSlo({"e2el": 1000.0})}).overall
-    assert (found.offered, found.good, found.sessions, found.good_sessions) == (7, 5, 3, 1)
-    assert found.session_goodput_share == pytest.approx(1 / 3)
-    assert summarise_run(records, ["a"]).overall.session_goodput_share is None
-    assert summarise_run(records[6:], ["a"], {"a": RequestSlo()}).overall.session_goodput_share is None
+    found = run_metrics(records, ["a"], {"a": RequestSlo({"e2el": 1000.0})})
+    assert found["goodput_share"] == pytest.approx(5 / 7)
+    assert found["session_goodput_share"] == pytest.approx(1 / 3)
+    assert run_metrics(records, ["a"])["session_goodput_share"] is None
+    assert run_metrics(records[6:], ["a"], {"a": RequestSlo()})["session_goodput_share"] is None

@@ -14,7 +14,7 @@ from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
-from tuner.workloads.results import RequestRecord, RequestSlo, RequestStatus, Window, stable_middle, summarise_run
+from tuner.workloads.results import RequestRecord, RequestSlo, RequestStatus, Window, stable_middle
 from tuner.workloads.run_metrics import run_metrics
 from tuner.workloads.spec import SingleWorkload, Suite, merge_repeats, read_workload
 from tuner.workloads.traffic import Traffic
@@ -202,25 +202,23 @@ def test_a_short_run_has_no_stable_middle() -> None:
 
 def test_every_offered_request_counts() -> None:
     records = [request(0), request(1), request(2, status=FAILED, end_s=None), request(3, name="b", status=FAILED)]
-    summary = summarise_run(records, ["a", "b", "c"], {"a": RequestSlo({"ttft": 2000})})
-    assert (summary.overall.offered, summary.overall.completed, summary.overall.good) == (4, 2, 2)
-    assert summary.overall.success_rate == 0.5
-    assert summary.classes["a"].goodput_share == pytest.approx(2 / 3)
-    assert summary.classes["b"].goodput_share == 0.0
-    assert summary.classes["b"].latencies["p99_ttft_ms"] is None
-    assert (summary.classes["c"].offered, summary.classes["c"].success_rate) == (0, None)
+    metrics = run_metrics(records, ["a", "b", "c"], {"a": RequestSlo({"ttft": 2000})})
+    assert metrics["success_rate"] == 0.5
+    assert metrics["goodput_share"] == 0.5
+    assert metrics["a.goodput_share"] == pytest.approx(2 / 3)
+    assert metrics["b.goodput_share"] == 0.0
+    assert metrics["b.p99_ttft_ms"] is None
+    assert metrics["c.success_rate"] is None
+    assert metrics["worst.success_rate"] == 0.0  # of b; c has no request
     # the last answer ends 4.9 s after the start
-    assert summary.overall.goodput == pytest.approx(2 / 4.9)
+    assert metrics["goodput"] == pytest.approx(2 / 4.9)
 
 
 def test_tokens_of_requests_within_their_slo_are_counted() -> None:
     # a misses: its first token takes 1.5 s. The two requests of b, which has no SLO, have 20 + 8 tokens, in 4.9 s
     records = [request(0), request(1, name="b"), request(2, name="b", output_tokens=3), request(3, status=FAILED)]
-    summary = summarise_run(records, ["a", "b"], {"a": RequestSlo({"ttft": 1400})})
-    assert (summary.overall.good, summary.overall.good_input_tokens, summary.overall.good_output_tokens) == (2, 20, 8)
-    metrics = run_metrics(summary, records)
-    duration = summary.overall.duration_s
-    assert duration == pytest.approx(4.9)
+    metrics = run_metrics(records, ["a", "b"], {"a": RequestSlo({"ttft": 1400})})
+    assert metrics["goodput_share"] == 0.5
     assert metrics["output_goodput"] == pytest.approx(8 / 4.9)
     assert metrics["total_token_goodput"] == pytest.approx(28 / 4.9)
     assert metrics["output_throughput"] == pytest.approx(13 / 4.9)
@@ -229,27 +227,25 @@ def test_tokens_of_requests_within_their_slo_are_counted() -> None:
 
 
 def test_without_slos_or_token_counts_there_is_no_token_goodput() -> None:
-    plain = [request(0)]
-    assert run_metrics(summarise_run(plain, ["a"]), plain)["output_goodput"] is None
-    unknown = [request(0, output_tokens=None)]
-    statistics = summarise_run(unknown, ["a"], {"a": RequestSlo()}).overall
-    assert (statistics.good, statistics.good_output_tokens) == (1, None)
+    assert run_metrics([request(0)], ["a"])["output_goodput"] is None
+    metrics = run_metrics([request(0, output_tokens=None)], ["a"], {"a": RequestSlo()})
+    assert (metrics["goodput_share"], metrics["output_goodput"], metrics["total_token_goodput"]) == (1.0, None, None)
 
 
 def test_without_slos_there_is_no_goodput() -> None:
-    statistics = summarise_run([request(0)], ["a"]).overall
-    assert (statistics.good, statistics.goodput, statistics.goodput_share) == (None, None, None)
+    metrics = run_metrics([request(0)], ["a"])
+    assert (metrics["goodput"], metrics["goodput_share"]) == (None, None)
 
 
 def test_percentiles_are_over_completed_requests_of_the_stable_middle() -> None:
     # the TTFT of request i is 1500 + i ms. Requests 10 to 90 count, without 50, which failed: 80 values, whose median
     # lies between those of 49 and 51
     records = [request(i, first_token_s=i + 1.5 + i / 1000, status=FAILED if i == 50 else DONE) for i in range(101)]
-    statistics = summarise_run(records, ["a"]).overall
-    assert statistics.latencies["p50_ttft_ms"] == pytest.approx(1550.0)
-    assert statistics.client_latencies["p50_ttft_ms"] == pytest.approx(1050.0)
-    assert statistics.latencies["p99_itl_ms"] == pytest.approx(100.0)
-    assert statistics.latencies["mean_e2el_ms"] == pytest.approx(1900.0)
+    metrics = run_metrics(records, ["a"])
+    assert metrics["p50_ttft_ms"] == pytest.approx(1550.0)
+    assert metrics["client.p50_ttft_ms"] == pytest.approx(1050.0)
+    assert metrics["p99_itl_ms"] == pytest.approx(100.0)
+    assert metrics["mean_e2el_ms"] == pytest.approx(1900.0)
 
 
 @pytest.mark.parametrize(
