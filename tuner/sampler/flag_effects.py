@@ -64,14 +64,6 @@ class FlagEffect:
     rounds: int = 0
 
 
-@dataclass(frozen=True)
-class ScaledObjective:
-    """An objective: the name of its metric, and the scale of its values."""
-
-    metric: str
-    scale: ObjectiveScale
-
-
 def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) -> dict[str, Params]:
     """Return, for each parameter that differs from its default, the configuration with that parameter reset.
 
@@ -90,7 +82,7 @@ def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) ->
 
 
 def gain_differences(
-    encoder: Encoder, history: History, objectives: Sequence[ScaledObjective], configs: Sequence[Params]
+    encoder: Encoder, history: History, scales: Sequence[ObjectiveScale], configs: Sequence[Params]
 ) -> tuple[list[Vector], list[Vector]]:
     """Return by how much the gains of the first configuration exceed those of each other one, from measured trials.
 
@@ -100,8 +92,8 @@ def gain_differences(
     """
     measured, inputs = encoder.encode(history.measured), encoder.encode(configs)
     means, spreads = [], []
-    for index, objective in enumerate(objectives):
-        gains = np.array([[objective.scale.gain(values[index])] for values in history.values])
+    for index, scale in enumerate(scales):
+        gains = np.array([[scale.gain(values[index])] for values in history.values])
         process = GaussianProcess(encoder.columns, measured, gains, np.zeros_like(gains), WITHOUT_PRIOR)
         mean, spread = losses_of_first(*process.predict_joint(inputs, np.zeros((len(configs), 1))))
         means.append(mean)
@@ -112,7 +104,7 @@ def gain_differences(
 def flag_effects(
     encoder: Encoder,
     history: History,
-    objectives: Sequence[ScaledObjective],
+    objectives: Mapping[str, ObjectiveScale],
     params: Params,
     without: Mapping[str, Params],
     feasible: Vector,
@@ -125,13 +117,14 @@ def flag_effects(
     Args:
         encoder: of the space's parameters.
         history: the measured trials; no prediction is used.
-        objectives: in the order of the measured values.
+        objectives: their scales by metric, in the order of the measured values.
         params: the configuration.
         without: the configuration with each parameter reset, see `reset_to_default`; at least one.
         feasible: probability of feasibility of each of those, shape (parameters,).
     """
-    means, spreads = gain_differences(encoder, history, objectives, [params, *without.values()])
-    weights = [objective.scale.weight for objective in objectives]
+    scales = list(objectives.values())
+    means, spreads = gain_differences(encoder, history, scales, [params, *without.values()])
+    weights = [scale.weight for scale in scales]
     score = np.sum([weight * mean for weight, mean in zip(weights, means, strict=True)], axis=0)
     spread = np.sqrt(np.sum([(weight * each) ** 2 for weight, each in zip(weights, spreads, strict=True)], axis=0))
     width = INTERVAL_FACTOR * normal_factor()
@@ -144,8 +137,8 @@ def flag_effects(
             math.exp(score[index] - width * spread[index]),
             math.exp(score[index] + width * spread[index]),
             {
-                each.metric: math.exp(each.scale.sign * mean[index])
-                for each, mean in zip(objectives, means, strict=True)
+                metric: math.exp(scale.sign * mean[index])
+                for (metric, scale), mean in zip(objectives.items(), means, strict=True)
             },
             float(1.0 - feasible[index]),
             len(history.measured),
@@ -241,45 +234,30 @@ ScoresOf = Callable[[Sequence[Params]], Vector]
 
 
 @dataclass(frozen=True)
-class ReductionStep:
-    """One flag that is reset.
-
-    Args:
-        name: of the parameter.
-        loss: expected difference of the score's logarithm between the configuration without the idle flags and the one
-            that lacks this flag and those of all earlier steps, too; negative if it is better. Of an idle flag it is
-            the predicted loss.
-    """
-
-    name: str
-    loss: float
-
-
-@dataclass(frozen=True)
 class Elimination:
     """The flags of a configuration in the order of their resetting.
 
     Args:
-        steps: without the flags that cannot be reset: a rule, a failure or an SLO needs them.
-        idle: how many of the first steps are predicted to bring nothing together; 0 without predictions.
+        names: without the flags that cannot be reset: a rule, a failure or an SLO needs them.
+        idle: how many of the first ones are predicted to bring nothing together; 0 without predictions.
     """
 
-    steps: tuple[ReductionStep, ...]
+    names: tuple[str, ...]
     idle: int = 0
 
 
 def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defaults: Params) -> Elimination:
     """Return the order in which the flags of a configuration are reset."""
     chain = _Chain(space, surrogate, params, defaults)
-    idle: list[ReductionStep] = []
+    idle: list[str] = []
     current = params
     if surrogate.has_predictions:
-        for step, reduced in chain.steps(params, surrogate.predicted_scores):
-            if step.loss > IDLE_LOSS:
+        for name, loss, reduced in chain.steps(params, surrogate.predicted_scores):
+            if loss > IDLE_LOSS:
                 break
-            idle.append(step)
+            idle.append(name)
             current = reduced
-    others = [step for step, _ in chain.steps(current, surrogate.expected_scores)]
+    others = [name for name, _, _ in chain.steps(current, surrogate.expected_scores)]
     return Elimination((*idle, *others), len(idle))
 
 
@@ -290,8 +268,11 @@ class _Chain:
         self._space, self._surrogate, self._defaults = space, surrogate, defaults
         self._least = min(LEAST_FEASIBLE, 0.9 * float(surrogate.probability_of_feasibility([params])[0]))
 
-    def steps(self, whole: Params, scores_of: ScoresOf) -> Iterator[tuple[ReductionStep, Params]]:
-        """Yield each step with the configuration after it, until a rule, a failure or an SLO needs what remains."""
+    def steps(self, whole: Params, scores_of: ScoresOf) -> Iterator[tuple[str, float, Params]]:
+        """Yield the flags in their order, until a rule, a failure or an SLO needs what remains.
+
+        Beside each are the loss of the score's logarithm without it and those before it, and the configuration then.
+        """
         current = whole
         while True:
             without = reset_to_default(self._space, current, self._defaults)
@@ -306,4 +287,4 @@ class _Chain:
             if not np.isfinite(losses[best]):
                 return
             current = configs[best]
-            yield ReductionStep(list(allowed)[best], float(losses[best])), current
+            yield list(allowed)[best], float(losses[best]), current

@@ -20,7 +20,6 @@ from tuner.sampler.encoding import Matrix, Params, Vector
 from tuner.sampler.flag_effects import (
     Elimination,
     FlagEffect,
-    ScaledObjective,
     eliminate,
     flag_effects,
     reset_to_default,
@@ -218,7 +217,7 @@ class ResidualSampler(BaseSampler):
             return []
         with single_blas_thread():
             surrogate = self._fitted(study, history)
-            objectives = list(map(ScaledObjective, metrics, surrogate.scales))
+            objectives = dict(zip(metrics, surrogate.scales, strict=True))
             feasible = surrogate.probability_of_feasibility(list(without.values()))
             return flag_effects(surrogate.encoder, history, objectives, params[number], without, feasible)
 

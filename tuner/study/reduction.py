@@ -109,8 +109,8 @@ def order_of_reset(space: ResolvedSpace, config: Config, order: Elimination, red
     First come redundant ones, then those that are predicted to bring nothing, those whose defaults the model does not
     know, and the others.
     """
-    names = [step.name for step in order.steps if step.name not in redundant]
-    idle = sum(step.name not in redundant for step in order.steps[: order.idle])
+    names = [name for name in order.names if name not in redundant]
+    idle = sum(name not in redundant for name in order.names[: order.idle])
     unknown = [name for name in without_known_default(space, config) if name not in redundant]
     return [*redundant, *names[:idle], *unknown, *names[idle:]]
 

@@ -25,7 +25,7 @@ from records.trials import (
 from storage.store import Store
 from tests.some import some
 from tests.unit.study.conftest import Bench
-from tuner.sampler.flag_effects import Elimination, ReductionStep
+from tuner.sampler.flag_effects import Elimination
 from tuner.scoring.sequential import LEAST_SPREAD, SPREAD_FACTOR, Arms, Plan, plan
 from tuner.study import contest
 from tuner.study.contest import Contest, Step
@@ -80,7 +80,7 @@ class Finals:
 
     def eliminate(self, number: int, defaults: int, without: Collection[int]) -> Elimination:
         names = self.spec.space.changed(self.records[number].config)
-        return Elimination(tuple(ReductionStep(name, 0.0) for name in reversed(names)))
+        return Elimination(tuple(reversed(names)))
 
     def log_score(self, config: Config, effects: Mapping[str, float]) -> float:
         return sum(effects.get(name, 0.0) for name in self.spec.space.changed(config))

@@ -10,7 +10,7 @@ from tests.some import some
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.errors import SettingError, UserError
-from tuner.sampler.flag_effects import Elimination, ReductionStep
+from tuner.sampler.flag_effects import Elimination
 from tuner.specs import TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage
@@ -121,11 +121,11 @@ rules:
 
 def test_flags_are_left_out_redundant_ones_first_and_those_with_unknown_defaults_after_the_idle(bench: Bench) -> None:
     bench.space_file.write_text(FOUR.replace("--d, engine_default: 1", "--d"))
-    steps = tuple(ReductionStep(name, 1.0) for name in "bca")
+    names = ("b", "c", "a")
     config = {"a": 2, "b": 2, "c": 2, "d": 2}
     space = bench.spec().space
-    assert order_of_reset(space, config, Elimination(steps, 1), []) == ["b", "d", "c", "a"]
-    assert order_of_reset(space, config, Elimination(steps, 2), ["b"]) == ["b", "c", "d", "a"]
+    assert order_of_reset(space, config, Elimination(names, 1), []) == ["b", "d", "c", "a"]
+    assert order_of_reset(space, config, Elimination(names, 2), ["b"]) == ["b", "c", "d", "a"]
 
 
 AT_8 = Enqueued("baseline", {"max_num_seqs": 8})
