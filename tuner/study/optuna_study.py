@@ -71,20 +71,10 @@ class SharedTrial(FrozenTrial):
     @classmethod
     def of(cls, trial: FrozenTrial) -> SharedTrial:
         """Return a trial that shares the values of another one."""
-        return cls(
-            number=trial.number,
-            state=trial.state,
-            value=None,
-            values=trial.values,
-            datetime_start=trial.datetime_start,
-            datetime_complete=trial.datetime_complete,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs=trial.user_attrs,
-            system_attrs=trial.system_attrs,
-            intermediate_values=trial.intermediate_values,
-            trial_id=trial.number,
-        )
+        shared = copy.copy(trial)
+        shared.__class__ = cls
+        assert isinstance(shared, cls)
+        return shared
 
     def __deepcopy__(self, memo: object) -> SharedTrial:
         return copy.copy(self)
