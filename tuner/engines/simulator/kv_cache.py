@@ -29,6 +29,7 @@ at once. Chunks are vLLM's chunked local attention (Llama 4).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -155,14 +156,7 @@ class KvCache:
         From 0.32 on, vLLM sets one block aside for this.
         """
         usable = blocks - (self.version >= (0, 32))
-        low, high = 0, limit
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.needed_blocks(middle) <= usable:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_right(range(1, limit + 1), usable, key=self.needed_blocks)
 
     def tokens(self, blocks: int, max_model_len: int) -> int:
         """Return the tokens that vLLM logs as the size of the KV cache.

@@ -46,14 +46,12 @@ class StepsAhead(NamedTuple):
     """Steps that only decode.
 
     Attributes:
-        work: of each step, with `contexts`.
-        contexts: tokens of KV cache that each step reads.
+        work: of each step; `context` has the tokens of KV cache that each of them reads.
         taken: pages that they take, up to each step.
         left: pages that the windows of their sequences leave, up to each step.
     """
 
     work: Step
-    contexts: NDArray[np.float64]
     taken: NDArray[np.int64]
     left: NDArray[np.int64]
 
@@ -442,7 +440,7 @@ class Scheduler:
         self.pool.require(int(more[:steps].max()))
         count = len(decoding)
         contexts = decoding.context + count * np.arange(steps, dtype=np.float64)
-        return StepsAhead(Step(count, 0, count, count, contexts, 0.0), contexts, taken, left)
+        return StepsAhead(Step(count, 0, count, count, contexts, 0.0), taken, left)
 
     def skip(self, ahead: StepsAhead, steps: int) -> None:
         """Take the first of the steps ahead, as `fast_forward` does."""
