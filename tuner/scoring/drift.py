@@ -96,18 +96,9 @@ class Promise:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How one property of a window deviates.
-
-    Attributes:
-        name: `rate`, `prompt`, `answer`, `sharing`, or a latency's name.
-        distance: see the module's docstring.
-        limit: what it may be, chance included.
-        text: both values in words.
-    """
+    """A property of a window that deviates (`rate`, `prompt`, `answer`, `sharing`, or a latency), and how in words."""
 
     name: str
-    distance: float
-    limit: float
     text: str
 
 
@@ -122,13 +113,13 @@ def deviations(promise: Promise, window: Window, servers: int = 1) -> Iterator[D
             limit = LENGTH_LIMIT + math.sqrt(math.log(2 / ALPHA) / (2 * found.total))
             if distance > limit:
                 text = f"{name} lengths differ by {distance:.2f}, at most {limit:.2f} is chance"
-                yield Deviation(name, distance, limit, text)
+                yield Deviation(name, text)
     if promise.sharing is not None and window.sharing is not None:
         distance = abs(window.sharing - promise.sharing)
         limit = SHARING_LIMIT + _quantile() * _share_error(promise.sharing, window.requests)
         if distance > limit:
             shares = f"{window.sharing:.0%} of the prompt tokens are cached, {promise.sharing:.0%} in the study"
-            yield Deviation("sharing", distance, limit, shares)
+            yield Deviation("sharing", shares)
     yield from _of_promise(promise, window)
 
 
@@ -140,7 +131,7 @@ def _of_rate(promise: Promise, window: Window, servers: int) -> Iterator[Deviati
     limit = RATE_LIMIT * (1 + _quantile() / math.sqrt(window.requests))
     if ratio > limit:
         text = f"a server gets {each:.3g} requests/s, {promise.rate:.3g} in the study"
-        yield Deviation("rate", ratio, limit, text)
+        yield Deviation("rate", text)
 
 
 def _of_promise(promise: Promise, window: Window) -> Iterator[Deviation]:
@@ -154,7 +145,7 @@ def _of_promise(promise: Promise, window: Window) -> Iterator[Deviation]:
             text = (
                 f"at most {within:.1%} of the requests have a {name} of {1000 * bound:g} ms, {share:.1%} in the study"
             )
-            yield Deviation(name, share - within, limit, text)
+            yield Deviation(name, text)
 
 
 def _quantile() -> float:
