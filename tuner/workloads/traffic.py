@@ -31,7 +31,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,10 +91,7 @@ class Constant(Strict):
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
         """Yield the times without an end."""
-        count = 0
-        while True:
-            yield count / self.rate
-            count += 1
+        return (number / self.rate for number in count())
 
 
 class Ramp(Strict):
