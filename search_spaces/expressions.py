@@ -396,40 +396,30 @@ def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> d
     return facts
 
 
+_OF_CARD = ("name", "key", "vendor", "compute_capability", "memory_gib", "bandwidth_gbs")
+_OF_CONTEXT = {
+    "hardware": ("cores", "gpus", "nodes", "host_memory_gib", "shm_gib"),
+    "workload": ("concurrency", "input_len", "output_len", "priorities", "prefix_len", "repetitive", "temperature"),
+    "slo": ("tpot_ms", "ttft_ms"),
+}
+"""Facts that are called as a field of the card or of the context."""
+
+
 def facts_of(context: Context) -> dict[str, object]:
     """Return every fact by its dotted name; `UNKNOWN` where the context has None.
 
     `model.quantization` is "none" for a known model that is not quantized.
     """
-    hardware = context.hardware
     version = None if context.engine_version is None else version_tuple(context.engine_version)
     facts: dict[str, object] = {
-        "hardware.name": hardware.name,
-        "hardware.key": hardware.key,
-        "hardware.vendor": hardware.vendor,
-        "hardware.compute_capability": hardware.compute_capability,
-        "hardware.memory_gib": hardware.memory_gib,
-        "hardware.bandwidth_gbs": hardware.bandwidth_gbs,
-        "hardware.cores": context.cores,
-        "hardware.gpus": context.gpus,
-        "hardware.nodes": context.nodes,
-        "hardware.host_memory_gib": context.host_memory_gib,
-        "hardware.shm_gib": context.shm_gib,
+        **{f"hardware.{name}": getattr(context.hardware, name) for name in _OF_CARD},
+        **{f"{part}.{name}": getattr(context, name) for part, names in _OF_CONTEXT.items() for name in names},
         "engine.version": version,
         "engine.flags": context.flags,
         "engine.packages": context.packages,
         "engine.simulated": context.simulated,
         "engine.random_weights": has_random_weights(context.base_argv),
-        "workload.concurrency": context.concurrency,
-        "workload.input_len": context.input_len,
-        "workload.output_len": context.output_len,
-        "workload.priorities": context.priorities,
         "workload.rate": context.request_rate,
-        "workload.prefix_len": context.prefix_len,
-        "workload.repetitive": context.repetitive,
-        "workload.temperature": context.temperature,
-        "slo.tpot_ms": context.tpot_ms,
-        "slo.ttft_ms": context.ttft_ms,
         "draft.kind": context.draft_kind,
         **_model_facts(context.model, version),
     }
