@@ -132,7 +132,6 @@ def _config_text(config: Mapping[str, Any]) -> str:
 
 
 def _failure(records: Sequence[TrialRecord]) -> str | None:
-    """Return `Configuration.failure`."""
     failed = [record.outcome for record in records if record.outcome is not None and not record.outcome.succeeded]
     if not failed:
         return None
@@ -143,7 +142,6 @@ def _failure(records: Sequence[TrialRecord]) -> str | None:
 
 
 def _mean_share(records: Sequence[TrialRecord], metric: str) -> float | None:
-    """Return the mean of a metric as in `Configuration.shares`."""
     # A finalist was selected for its search measurement, which is therefore biased upwards; only rounds count.
     rounds = [record for record in records if record.round]
     outcomes = [record.outcome for record in rounds or records]

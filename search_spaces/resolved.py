@@ -88,7 +88,6 @@ class ResolvedSpace:
         return {name: self._no_recipe(each) for name, each in self.named.items() if each.when is not None}
 
     def _no_recipe(self, recipe: NamedConfig) -> str | None:
-        """Return why a recipe is not tried; None if it is."""
         assert recipe.when is not None
         if parsed(recipe.when).holds(self.names({}).lookup) is not True:
             return f"it is tried only when {recipe.when}"

@@ -142,7 +142,6 @@ def read_failed_attempts(session: Session, *conditions: ColumnElement[bool]) -> 
 
 
 def _by_trial(session: Session, table: Table, ids: Select[Any]) -> Mapping[int, list[Row[Any]]]:
-    """Return the rows that belong to trials, by trial."""
     order = [table.c[name] for name in ("attempt", "position") if name in table.c]
     found: dict[int, list[Row[Any]]] = defaultdict(list)
     for row in session.execute(select(table).where(table.c.trial_id.in_(ids)).order_by(table.c.trial_id, *order)):

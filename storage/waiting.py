@@ -125,7 +125,6 @@ def may_pass(error: BaseException) -> bool:
 
 
 def _is_lost(error: BaseException | None) -> bool:
-    """Classify an error of a database's driver."""
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
         return isinstance(error, sqlite3.OperationalError) and (code or 0) & 0xFF in _SQLITE_CODES

@@ -90,7 +90,7 @@ def render(page: Page) -> str:
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
     environment.tests["table"] = lambda part: isinstance(part, Table)
     environment.tests["command"] = lambda part: isinstance(part, Command)
-    environment.filters["slug"] = _slug
+    environment.filters["slug"] = lambda text: re.sub(r"\W+", "-", text.lower()).strip("-")
     template = environment.from_string(_read(TEMPLATE))
     figures = [part for section in page.sections for part in section.parts if isinstance(part, Figure)]
     return template.render(
@@ -104,7 +104,3 @@ def render(page: Page) -> str:
 
 def _read(name: str) -> str:
     return files("dashboards.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"\W+", "-", text.lower()).strip("-")

@@ -302,7 +302,6 @@ def _index_bytes(group: LayerGroup) -> int:
 
 
 def _layer_bits(group: LayerGroup, hidden: int, bits: PartBits, full: float) -> float:
-    """Return the bits of the matrices of one layer."""
     total = 0.0
     if group.mixer is not None:
         own = bits.recurrent if isinstance(group.mixer, Recurrent) else bits.attention
@@ -330,7 +329,6 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a config.json for the decoder."""
     outer = mapping_at(config, _OUTER) or config
     parts = (outer.get(key) for key in _DECODERS)
     return next((part for part in parts if isinstance(part, Mapping) and part), outer)

@@ -247,7 +247,6 @@ def _is_valid(session: Session, lease: Lease, now: datetime) -> bool:
 
 
 def _after_loss(session: Session, row: SubmissionRow, driver: Driver | None, now: datetime, most_losses: int) -> None:
-    """Queue or end a submission that has lost its driver."""
     row.losses += 1
     lost = "its driver was lost before it started" if driver is None else f"its driver was lost on {driver.host}"
     about = {"losses": row.losses, "host": None if driver is None else driver.host}

@@ -230,7 +230,6 @@ class HostLearner(StudyObserver):
 
 
 def _lower_priority() -> None:
-    """Give this thread the lowest priority."""
     thread = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
 

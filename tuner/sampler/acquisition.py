@@ -273,7 +273,6 @@ def _best_changes(
     configs: Sequence[Params],
     rng: np.random.Generator,
 ) -> list[Params]:
-    """Return each configuration after its best change."""
     encoded = encoder.encode(configs)
     changed = [changes.apply(row, effects) for row, effects in zip(encoded.rows, encoded.effects, strict=True)]
     values = acquisition(EncodedConfigurations.stack(changed)).reshape(len(configs), -1)
@@ -335,7 +334,9 @@ class CandidateSelection:
         self._history = surrogate.history
         self._excluded = self._history.excluded
         guided = self._prior.exists or self._transfer.exists or surrogate.incumbent_score is None
-        self._region = None if guided else _trust_region(surrogate)
+        self._region = None
+        if not guided:
+            self._region = TrustRegion(surrogate.encoder, surrogate.centre(), trust_radius(surrogate.scores_in_order()))
         self._acquisition = FeasibleImprovement(surrogate, self._region)
 
     def suggest(self) -> Suggestion:
@@ -435,10 +436,6 @@ class CandidateSelection:
 
     def _untried(self, configs: Sequence[Params]) -> list[Params]:
         return [config for config in configs if frozenset(config.items()) not in self._excluded]
-
-
-def _trust_region(surrogate: Surrogate) -> TrustRegion:
-    return TrustRegion(surrogate.encoder, surrogate.centre(), trust_radius(surrogate.scores_in_order()))
 
 
 def _pairs(values: Vector, configs: Sequence[Params]) -> list[tuple[float, Params]]:

@@ -257,7 +257,7 @@ def eliminate(space: CandidateSpace, surrogate: Surrogate, params: Params, defau
                 break
             idle.append(name)
             current = reduced
-    others = [name for name, _, _ in chain.steps(current, surrogate.expected_scores)]
+    others = [name for name, _, _ in chain.steps(current, lambda configs: surrogate.joint_scores(configs)[0])]
     return Elimination((*idle, *others), len(idle))
 
 

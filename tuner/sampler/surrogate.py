@@ -145,7 +145,6 @@ class Surrogate:
         return self._weigh(means)
 
     def _shift(self, means: Matrix, inputs: EncodedConfigurations) -> Matrix:
-        """Return prior means with the shift of the source studies."""
         if not self._transfer.shifts_mean:
             return means
         return np.asarray(means + self._transfer.mean_shift(inputs, self.encoder, self.scales, self._names))
@@ -200,10 +199,6 @@ class Surrogate:
         """Return the posterior mean of the scores of configurations, shape (n,), and their covariance, (n, n)."""
         means = self._means(configs)
         return self._values.predict_joint(self.encoder.encode(configs), means[:, :-1])
-
-    def expected_scores(self, configs: Sequence[Params]) -> Vector:
-        """Return the posterior mean of each configuration's score, shape (n,)."""
-        return self.joint_scores(configs)[0]
 
     def probability_of_feasibility(self, configs: Sequence[Params]) -> Vector:
         """Return the probability that each configuration runs and satisfies every constraint, shape (n,)."""

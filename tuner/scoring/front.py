@@ -97,11 +97,8 @@ def _is_feasible(own: Sequence[TrialRecord]) -> bool:
     search = next((record for record in own if not record.round), None)
     if search is None or search.state != "ok" or search.kind is TrialKind.CAPACITY:  # of another request rate
         return False
-    return not any(record.state == "infeasible" or _failed_itself(record) for record in own)
-
-
-def _failed_itself(record: TrialRecord) -> bool:
-    return record.failure is not None and record.failure.culprit is Culprit.CONFIGURATION
+    faults = (record.failure.culprit for record in own if record.failure is not None)
+    return Culprit.CONFIGURATION not in faults and not any(record.state == "infeasible" for record in own)
 
 
 def _search_score(rounds: StudyRounds, own: Sequence[TrialRecord], other: Sequence[TrialRecord]) -> Ratio | None:

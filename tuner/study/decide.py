@@ -85,7 +85,6 @@ def _confirmed(
     baseline: TrialRecord | None,
     preference: Preference,
 ) -> Conclusion:
-    """Conclude from rounds."""
     faults = {finalist.number: rounds.disqualification(finalist.number) for finalist in finalists}
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
     every = StudyRounds(rounds.goals, records, max(1, len(remaining) - 1) * preference.looks)

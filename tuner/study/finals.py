@@ -248,7 +248,6 @@ class NearestFinals(_Stages):
 
 
 def _reason(nearest: Nearest) -> str:
-    """Return the conclusion in one line."""
     missed = [each.slo for each in nearest.slos if each.excess > 0]
     meets = f"it misses {', '.join(missed)}" if missed else "it misses an SLO in some rounds"
     return f"no configuration meets the SLOs in every round; trial {nearest.number} is the nearest: {meets}"

@@ -16,6 +16,7 @@ from search_spaces.render import gpus_of, instances_of
 from tuner.engines.base import EngineInfo
 from tuner.engines.kind import Feature
 from tuner.engines.kinds import kind_of
+from tuner.engines.simulator.learning import moved
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.parameters import parameters_of, perturbed
 from tuner.engines.simulator.precision import ConfigRefused, NotSimulated
@@ -130,7 +131,7 @@ def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:
     if not kind_of(engine.name).can(Feature.PREDICTED):
         return None
     platform = _platform(spec.space.context.hardware, engine.version, engine.packages, spec.gpus)
-    return platform if platform is None or spec.learned is None else spec.learned.applied_to(platform)
+    return platform if platform is None or spec.learned is None else moved(platform, spec.learned.point)
 
 
 def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None, gpus: int) -> Platform | None:

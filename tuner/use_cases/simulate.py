@@ -13,7 +13,7 @@ from search_spaces.render import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.deployment import ConfiguredServer
-from tuner.engines.simulator.learning import HostPosterior, linearised
+from tuner.engines.simulator.learning import HostPosterior, linearised, moved
 from tuner.engines.simulator.limits import TooFewGpus
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.metrics import SimulatedRun
@@ -119,7 +119,7 @@ def simulate(
     try:
         known, gpus = learned(card, version), settings.gpus_per_trial or gpus_of(words)
         stored = Platform.simulated(card, version, gpus)
-        site = stored if known is None else known.applied_to(stored)
+        site = stored if known is None else moved(stored, known.point)
         machine = build_server(site, words, settings.env, shape, instances)
         if load.longest_request > machine.config.max_model_len:
             raise too_long(load, machine.config.max_model_len)

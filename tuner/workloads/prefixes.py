@@ -56,7 +56,6 @@ class _Branch:
 
 
 def _branches(prompts: Sequence[Blocks]) -> Iterator[_Branch]:
-    """Yield the branches of sorted prompts."""
     open_ones: list[tuple[int, int]] = []  # depth and first prompt
     for place in range(1, len(prompts) + 1):
         common = _common(prompts[place - 1], prompts[place]) if place < len(prompts) else 0

@@ -250,7 +250,8 @@ class ConfiguredServer:
             limit_s: virtual seconds after which the run is cut off.
             fast_forward: see `BenchmarkSimulation.run` and `SpeculativeScheduler`.
         """
-        scale = _noise_factor(seed, self.parameters.noise_share) if noise else 1.0
+        factor = np.random.default_rng([seed, _NOISE_STREAM]).standard_normal() if noise else 0.0
+        scale = float(np.exp(self.parameters.noise_share * factor))
         replicas = []
         for number in range(self.instances * self.config.parallel.data):
             time = StepTime(self.config, self.parameters, self._marlin_input, scale, warm)
@@ -270,10 +271,6 @@ class ConfiguredServer:
             return Scheduler(config, blocks, host)
         text = AnswerText(config.speculation, config.temperature, self.parameters, seed)
         return SpeculativeScheduler(config, blocks, text, fast_forward, host)
-
-
-def _noise_factor(seed: int, share: float) -> float:
-    return float(np.exp(share * np.random.default_rng([seed, _NOISE_STREAM]).standard_normal()))
 
 
 def _require_even_parts(config: ServeConfig) -> None:

@@ -104,10 +104,6 @@ class HostPosterior:
         """The learned parameters."""
         return dict(zip(LEARNED, self.mean.tolist(), strict=True))
 
-    def applied_to(self, platform: Platform) -> Platform:
-        """Return the platform with the learned parameters."""
-        return moved(platform, self.point)
-
     @property
     def factors(self) -> dict[str, tuple[float, float]]:
         """The factor on the stored value of each parameter that was learned, and its relative deviation.
@@ -217,17 +213,13 @@ def linearised(
     for name in LEARNED:
         if (name in OF_EXPERTS and not experts) or not _value(platform, name):
             continue
-        lower, upper = (predict(moved(platform, _beside(point, name, way))) or {} for way in (-1, 1))
+        beside = ({**point, name: point.get(name, 0.0) + way * LEARNED[name]} for way in (-1, 1))
+        lower, upper = (predict(moved(platform, each)) or {} for each in beside)
         for metric, of_metric in slopes.items():
             before, after = lower.get(metric), upper.get(metric)
             if before and after and after != before:
                 of_metric[name] = math.log(after / before) / (2 * LEARNED[name])
     return base, slopes
-
-
-def _beside(point: Mapping[str, float], name: str, way: int) -> dict[str, float]:
-    """Return the parameters with one of them lower (-1) or higher (1) by its prior deviation."""
-    return {**point, name: point.get(name, 0.0) + way * LEARNED[name]}
 
 
 def lesson_of(

@@ -140,7 +140,6 @@ def find_weights(config: ServeConfig, model: ModelShape, marlin_input: str | Non
 
 
 def _part_bits(model: ModelShape, quantization: str | None, bits: int) -> PartBits:
-    """Return the bits of a weight with its scales, by part."""
     if quantization is None:
         return PartBits()
     if model.quantization is not None and model.bits is not None:

@@ -304,7 +304,7 @@ def test_no_page_is_lost_under_preemptions(model: ModelShape, pages: int, argume
         by.add(Sequence(prompt, made.config.kv_cache.block_size, 0.0))
     while by.busy:
         if by.can_fast_forward and random.random() < 0.7 and (ahead := by.steps_ahead(random.randint(1, 50))):
-            by.skip(ahead, random.randint(1, len(ahead.work.context)))
+            by.skip(ahead, random.randint(1, len(ahead.taken)))
         elif not (by.can_fast_forward and random.random() < 0.7 and by.fast_forward()):
             by.plan(0.0)
             by.finish()
