@@ -8,6 +8,7 @@ key that changes the layers in a way that no equation covers are named; nothing 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -159,10 +160,7 @@ def _checked(count: int, key: str) -> int:
 
 def grouped(layers: Sequence[Layer]) -> tuple[LayerGroup, ...]:
     """Return equal layers as groups, in the order of the first of each."""
-    counts: dict[Layer, int] = {}
-    for layer in layers:
-        counts[layer] = counts.get(layer, 0) + 1
-    return tuple(LayerGroup(count, *layer) for layer, count in counts.items())
+    return tuple(LayerGroup(count, *layer) for layer, count in Counter(layers).items())
 
 
 def _mixers(keys: Keys, count: int) -> list[Mixer | None]:
@@ -419,7 +417,7 @@ def mlp_size(keys: Keys) -> int:
 
 def _has_experts(keys: Keys, layer: int) -> bool:
     """Return whether a layer has experts; each class has keys of its own for it."""
-    if keys.get("enable_moe_block") is False or _count_of_experts(keys) < 2:
+    if keys.get("enable_moe_block") is False or keys.amount(*EXPERTS) < 2:
         return False
     kinds = keys.get("mlp_layer_types")
     if isinstance(kinds, list):
@@ -444,10 +442,6 @@ def _has_experts(keys: Keys, layer: int) -> bool:
     return (layer + 1) % every == 0 and layer % keys.count("moe_layer_freq", default=1) == 0
 
 
-def _count_of_experts(keys: Keys) -> int:
-    return keys.amount(*EXPERTS)
-
-
 def _experts(keys: Keys, matrices: int) -> Experts:
     size = keys.count(*_EXPERT_MLP, default=None if keys.get(*MLP) is None else keys.count(*MLP))
     copies = keys.amount(*_SHARED_COUNT)
@@ -455,7 +449,7 @@ def _experts(keys: Keys, matrices: int) -> Experts:
     if keys.facts.get("shared_is_mlp"):
         shared = keys.count(*MLP)
     return Experts(
-        _count_of_experts(keys),
+        keys.amount(*EXPERTS),
         keys.count(*_CHOSEN),
         size,
         shared or copies * size,

@@ -126,38 +126,39 @@ def stored_format(config: Mapping[str, Any]) -> StoredFormat:
     method = content.get("quant_method") or ("modelopt" if content.get("quant_algo") else None)
     if method is None:
         return StoredFormat("unknown", unread="quantization without quant_method")
-    return _read(str(method), content, _cache_bits(content))
+    cache_bits = _cache_bits(content)
+    return replace(_read(str(method), content), cache_bits=cache_bits)
 
 
-def _read(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _read(method: str, content: Mapping[str, Any]) -> StoredFormat:
     if isinstance(content.get("config_groups"), Mapping):
-        return _of_groups(method, content, cache_bits)
+        return _of_groups(method, content)
     if isinstance(content.get("quantized_layers"), Mapping):
-        return _of_layers(method, content, cache_bits)
+        return _of_layers(method, content)
     if method in _READERS:
-        return _READERS[method](method, content, cache_bits)
+        return _READERS[method](method, content)
     algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
     if algorithm in _ALGORITHMS:
         bits = _ALGORITHMS[algorithm]
         kind = next((kind for part, kind in _KINDS.items() if part in algorithm), None)
         activations = re.search(r"W4A(16|8)_", algorithm)
-        stored = StoredFormat(method, int(bits), int(activations[1]) if activations else None, kind, cache_bits)
+        stored = StoredFormat(method, int(bits), int(activations[1]) if activations else None, kind)
         if algorithm == "FP8":  # one scale for each matrix, as vLLM's own FP8
             stored = replace(stored, activation_bits=8, weight_type="float")
         return _kept(content, bits, stored)
     stated = next((content[key] for key in _BITS_KEYS if content.get(key) is not None), None)
     if isinstance(stated, float):  # the mean of an EXL2 or EXL3 checkpoint
-        return StoredFormat(method, cache_bits=cache_bits, unread=f"bits {stated:g}")
+        return StoredFormat(method, unread=f"bits {stated:g}")
     if stated is not None:
-        return _of_bits(method, content, _checked(stated), cache_bits)
+        return _of_bits(method, content, _checked(stated))
     if method == "mxfp4":
-        return _kept(content, _experts_only(_FOUR_BITS[method]), StoredFormat(method, 4, cache_bits=cache_bits))
+        return _kept(content, _experts_only(_FOUR_BITS[method]), StoredFormat(method, 4))
     if algorithm is None and "quant_algo" in content:  # ModelOpt quantized nothing, or the KV cache alone
-        return StoredFormat(cache_bits=cache_bits)
+        return StoredFormat()
     if method in _FOUR_BITS:
-        return _kept(content, _FOUR_BITS[method], StoredFormat(method, cache_bits=cache_bits))
+        return _kept(content, _FOUR_BITS[method], StoredFormat(method))
     unread = f"quant_method {method}" if algorithm is None else f"quant_algo {algorithm}"
-    return StoredFormat(method, cache_bits=cache_bits, unread=unread)
+    return StoredFormat(method, unread=unread)
 
 
 def _experts_only(bits: float) -> Bits:
@@ -165,36 +166,36 @@ def _experts_only(bits: float) -> Bits:
     return lambda name: bits if ".experts." in name else FULL_BITS
 
 
-def _fp8(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _fp8(method: str, content: Mapping[str, Any]) -> StoredFormat:
     block = content.get("weight_block_size")
     sides = block if isinstance(block, list) else []
     of_scale = math.prod(whole_number({"weight_block_size": side}, "weight_block_size") for side in sides)
     scales = 32 / of_scale if sides else 0.0
     activations = None if content.get("activation_scheme") is None and method != "fbgemm_fp8" else 8
-    return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", cache_bits, bool(block)))
+    return _kept(content, 8 + scales, StoredFormat(method, 8, activations, "float", blocks=bool(block)))
 
 
-def _bitsandbytes(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _bitsandbytes(method: str, content: Mapping[str, Any]) -> StoredFormat:
     if content.get("load_in_8bit"):
-        return _kept(content, 8, StoredFormat(method, 8, None, "int", cache_bits))
+        return _kept(content, 8, StoredFormat(method, 8, None, "int"))
     scales = 8 / 64 + 32 / (64 * 256) if content.get("bnb_4bit_use_double_quant") else 32 / 64
-    return _kept(content, 4 + scales, StoredFormat(method, 4, None, "float", cache_bits))
+    return _kept(content, 4 + scales, StoredFormat(method, 4, None, "float"))
 
 
-def _torchao(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _torchao(method: str, content: Mapping[str, Any]) -> StoredFormat:
     """Return the formats of torchao: `quant_type` has the name of its class, such as Float8WeightOnlyConfig."""
     text = str(content.get("quant_type"))
     found = re.search(r"(int|float|fp)(4|8)_?weight", text, re.IGNORECASE)
     if found is None or "fqn" in text.lower():  # formats by a module's full name
-        return StoredFormat(method, cache_bits=cache_bits, unread=f"quant_type {shown(text)}")
+        return StoredFormat(method, unread=f"quant_type {shown(text)}")
     bits, group = int(found[2]), re.search(r"'group_size': (\d+)", f"{text} {content.get('quant_type_kwargs')}")
     scales = 2 * FULL_BITS / int(group[1]) if group else 0.0
     kind = "int" if found[1].lower() == "int" else "float"
     activations = 8 if re.search(r"(int|float)8_?dynamic_?activation", text, re.IGNORECASE) else None
-    return _kept(content, bits + scales, StoredFormat(method, bits, activations, kind, cache_bits))
+    return _kept(content, bits + scales, StoredFormat(method, bits, activations, kind))
 
 
-def _quark(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _quark(method: str, content: Mapping[str, Any]) -> StoredFormat:
     """Return the formats of AMD's Quark: those of all modules, and by patterns those of some (`layer_quant_config`).
 
     Scales for the KV cache are not read: vLLM's `--kv-cache-dtype auto` leaves the cache at 16 bits.
@@ -204,21 +205,17 @@ def _quark(method: str, content: Mapping[str, Any], cache_bits: int | None) -> S
     unknown = next((name for name, found in formats.items() if found is None), None)
     if unknown is not None or content.get("layer_type_quant_config"):
         key = unknown or "layer_type_quant_config"
-        return StoredFormat(method, cache_bits=cache_bits, unread=f"{key} {shown(content.get(key) or parts[key])}")
+        return StoredFormat(method, unread=f"{key} {shown(content.get(key) or parts[key])}")
     known = [(name, found) for name, found in formats.items() if found is not None]
     rest, _, activations, kind = known[0][1]
     own: list[tuple[Matches, float]] = []
     for bits, names in groupby(known[1:], lambda item: item[1][0]):
         matches, pattern = _any_of(tuple(name for name, _ in names))
         if pattern is not None:
-            return StoredFormat(method, cache_bits=cache_bits, unread=f"layer_quant_config {shown(pattern)}")
+            return StoredFormat(method, unread=f"layer_quant_config {shown(pattern)}")
         own.append((matches, bits))
-
-    def bits_of(name: str) -> float:
-        return next((bits for matches, bits in own if matches(name)), rest)
-
     least = min(found[1] for _, found in known)
-    return _kept(content, bits_of, StoredFormat(method, least, activations, kind, cache_bits))
+    return _kept(content, _by_name(own, rest), StoredFormat(method, least, activations, kind))
 
 
 def _quark_weight(part: Mapping[str, Any] | None) -> tuple[float, int, int, str] | None:
@@ -252,23 +249,22 @@ _READERS = {
 """Readers of methods with keys of their own."""
 
 
-def _of_bits(method: str, content: Mapping[str, Any], bits: int, cache_bits: int | None) -> StoredFormat:
+def _of_bits(method: str, content: Mapping[str, Any], bits: int) -> StoredFormat:
     """Return the formats of a method with a key `bits`: AWQ, GPTQ, AutoRound and their kin."""
     if content.get("lm_head") is True:
-        return StoredFormat(method, bits, None, "int", cache_bits, unread="lm_head true")
+        return StoredFormat(method, bits, None, "int", unread="lm_head true")
     group = content.get("group_size", content.get("q_group_size"))
     zero = bool(content.get("zero_point") if "zero_point" in content else content.get("sym") is False)
     other, unread = _other_bits(content, bits, group, zero)
     default = _with_scales(bits, group, zero)
     least = min([bits, *(int(own) for _, own in other)])
-    stored = StoredFormat(method, least, None, "int", cache_bits, unread=unread)
-    if not other:
-        return _kept(content, default, stored)
+    stored = StoredFormat(method, least, None, "int", unread=unread)
+    return _kept(content, _by_name(other, default), stored)
 
-    def bits_of(name: str) -> float:
-        return next((own for matches, own in other if matches(name)), default)
 
-    return _kept(content, bits_of, stored)
+def _by_name(own: Iterable[tuple[Matches, float]], rest: float) -> Bits:
+    """Return the bits of the first entry that matches a module's name, else `rest`."""
+    return lambda name: next((bits for matches, bits in own if matches(name)), rest)
 
 
 def _with_scales(bits: int, group: Any, zero: bool) -> float:
@@ -293,13 +289,13 @@ def _other_bits(
     return found, None
 
 
-def _of_layers(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _of_layers(method: str, content: Mapping[str, Any]) -> StoredFormat:
     """Return the formats of ModelOpt's mixed precision: each quantized module with its algorithm."""
     layers: dict[str, float] = {}
     for name, own in content["quantized_layers"].items():
         algorithm = str(own.get("quant_algo"))
         if algorithm not in _ALGORITHMS:
-            return StoredFormat(method, cache_bits=cache_bits, unread=f"quant_algo {shown(algorithm)}")
+            return StoredFormat(method, unread=f"quant_algo {shown(algorithm)}")
         layers[_PREFIX.sub("", name)] = _ALGORITHMS[algorithm]
 
     def bits_of(name: str) -> float:
@@ -308,17 +304,17 @@ def _of_layers(method: str, content: Mapping[str, Any], cache_bits: int | None) 
         return next((layers[each] for each in inner if each in layers), FULL_BITS)
 
     least = min(layers.values(), default=FULL_BITS)
-    return StoredFormat(method, int(least), None, None, cache_bits, bits_of=bits_of)
+    return StoredFormat(method, int(least), bits_of=bits_of)
 
 
-def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
+def _of_groups(method: str, content: Mapping[str, Any]) -> StoredFormat:
     """Return the formats of compressed-tensors: each group of layers has `weights` and maybe `input_activations`."""
     groups = [group for group in content["config_groups"].values() if group.get("weights")]
     structure = (content.get("sparsity_config") or {}).get("sparsity_structure")
     if structure not in (None, "unstructured", "0:0"):  # the file does not say how much of a weight is stored
-        return StoredFormat(method, cache_bits=cache_bits, unread=f"sparsity_structure {shown(structure)}")
+        return StoredFormat(method, unread=f"sparsity_structure {shown(structure)}")
     if not groups:  # scales of the KV cache alone
-        return StoredFormat(cache_bits=cache_bits)
+        return StoredFormat()
     weights = [group["weights"] for group in groups]
     inputs = [group.get("input_activations") or {} for group in groups]
     types = {"mx" if _is_mx(each) else str(each.get("type", "int")) for each in weights}
@@ -327,7 +323,6 @@ def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) 
         min(_checked(each["num_bits"]) for each in weights),
         max(_checked(each.get("num_bits", FULL_BITS)) for each in inputs),
         types.pop() if len(types) == 1 else None,
-        cache_bits,
     )
     own, rest = [], float(FULL_BITS)
     for group in groups:
@@ -339,11 +334,7 @@ def _of_groups(method: str, content: Mapping[str, Any], cache_bits: int | None) 
         if unknown is not None:
             return replace(stored, unread=f"targets {shown(unknown)}")
         own.append((matches, bits))
-
-    def bits_of(name: str) -> float:
-        return next((bits for matches, bits in own if matches(name)), rest)
-
-    return _kept(content, bits_of, stored)
+    return _kept(content, _by_name(own, rest), stored)
 
 
 def _is_mx(weights: Mapping[str, Any]) -> bool:
@@ -372,9 +363,7 @@ def _kept(content: Mapping[str, Any], bits: float | Bits, stored: StoredFormat) 
         return replace(stored, unread=stored.unread or f"ignore {shown(unknown)}")
 
     def bits_of(name: str) -> float:
-        if is_kept(name):
-            return FULL_BITS
-        return bits(name) if callable(bits) else bits
+        return FULL_BITS if is_kept(name) else bits(name) if callable(bits) else bits
 
     return replace(stored, bits_of=bits_of)
 

@@ -207,13 +207,11 @@ class ModelShape:
             plain = cls(**facts, beside=encoder_weights(config, keys))
             groups = grouped(layers)
             return plain if groups == plain.groups else replace(plain, decoder=groups)
-        except KeyError as error:
+        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
             if unread is not None:
                 raise SpaceError(f"{unread}; give a model that is read (docs/simulator.md)") from None
-            raise SpaceError(f"config.json lacks {error.args[0]}; write the key into the file") from None
-        except (ValueError, TypeError, AttributeError, ArithmeticError, IndexError) as error:
-            if unread is not None:
-                raise SpaceError(f"{unread}; give a model that is read (docs/simulator.md)") from None
+            if isinstance(error, KeyError):
+                raise SpaceError(f"config.json lacks {error.args[0]}; write the key into the file") from None
             raise SpaceError(f"config.json is not valid ({error}); give a decoder's config.json") from None
 
     def longest_context(self, version: tuple[int, ...] | None) -> int:
@@ -356,7 +354,10 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
     context = find_context_length(keys, f"{config.get('model_type')} {text.get('model_type')}")
     experts = keys.get(*EXPERTS)
     experts = max(experts, default=0) if isinstance(experts, list) else experts or 0
+    head_dim = head_dim_of(keys, heads)
+    rotated = keys.get("qk_rope_head_dim") or int(head_dim * number(keys.given, "partial_rotary_factor", 1.0))
     own = text.get("tie_word_embeddings", config.get("tie_word_embeddings", text.get("tie_embedding")))
+    drafts = next((int(text[key]) for key in _DRAFT_LAYERS if isinstance(text.get(key), int)), 0)
     dtypes = (part.get(key) for part in (text, config) for key in ("dtype", "torch_dtype"))
     return {
         "layers": _count_of_layers(keys),
@@ -364,7 +365,7 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "intermediate": _intermediate(keys),
         "heads": heads,
         "kv_heads": kv_heads_of(keys, heads),
-        "head_dim": head_dim_of(keys, heads),
+        "head_dim": head_dim,
         # an EAGLE-3 head chooses from fewer tokens than the model whose embedding it shares
         "vocab": keys.count("draft_vocab_size", default=keys.count("vocab_size", "padded_vocab_size")),
         "max_position_embeddings": context.longest,
@@ -373,13 +374,9 @@ def _sizes(config: Mapping[str, Any], text: Mapping[str, Any], keys: Keys) -> di
         "tied": bool(keys.get("tie_word_embeddings") if own is None else own),
         "dtype": str(next((each for each in dtypes if each), "float32")),
         "experts": experts if experts > 1 else 0,
-        "draft_layers": _first(text, _DRAFT_LAYERS) or int(keys.facts.get("draft_layers", 0)),
-        "rotations": rotated_positions(keys) * (keys.get("qk_rope_head_dim") or _rotated_dim(keys, heads)),
+        "draft_layers": drafts or int(keys.facts.get("draft_layers", 0)),
+        "rotations": rotated_positions(keys) * rotated,
     }
-
-
-def _rotated_dim(keys: Keys, heads: int) -> int:
-    return int(head_dim_of(keys, heads) * number(keys.given, "partial_rotary_factor", 1.0))
 
 
 def _count_of_layers(keys: Keys) -> int:
@@ -472,11 +469,6 @@ def _mlp_modules(mlp: Mlp | Experts | None, inside: str | None) -> Modules:
 
 def _inside(modules: Sequence[str], names: Sequence[str]) -> list[str]:
     return [f"{module}.{name}" for module in modules for name in names]
-
-
-def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    """Return the first of the whole numbers that is there; 0 without any."""
-    return next((int(config[key]) for key in keys if isinstance(config.get(key), int)), 0)
 
 
 @cache
