@@ -158,13 +158,11 @@ def parsed(source: str) -> Expression:
 def _check(node: ast.expr, source: str) -> None:
     children: list[ast.expr] = []
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None) | ast.Name():
+        case ast.Constant(value=bool() | int() | float() | str() | None):
             pass
-        case ast.Attribute():
+        case ast.Name() | ast.Attribute():
             _dotted(node, source)
-        case ast.Tuple(elts=items) | ast.List(elts=items):
-            children = items
-        case ast.BoolOp(values=items):
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.BoolOp(values=items):
             children = items
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             children = [operand]
@@ -176,8 +174,6 @@ def _check(node: ast.expr, source: str) -> None:
             children = items
         case _:
             raise _refused(node, source)
-    if isinstance(node, ast.Name) and node.id.startswith("_"):
-        raise _refused(node, source)
     for child in children:
         _check(child, source)
 
