@@ -177,6 +177,11 @@ class ClosedLoop(Strict):
         """False: all requests are alike."""
         return False
 
+    @property
+    def slos(self) -> dict[str, ClassSlo]:
+        """Empty: it has no classes."""
+        return {}
+
     def repeat_seed(self, index: int) -> int:
         """Return the client's seed for repeat `index` (0-based)."""
         return self.seed + index

@@ -106,13 +106,11 @@ def find_goals(
         objectives: Sequence[str] = given.objective or preset.objectives
         slos = given.slo or preset.slos
     else:
-        has_slos = isinstance(workload, Traffic | Suite) and bool(workload.slos)
         objectives = given.objective or _default_objectives(workload)
-        slos = given.slo or (() if has_slos else ("success_rate>=1",))
+        slos = given.slo or (() if workload.slos else ("success_rate>=1",))
     if not given.objective and not one_shape:
         objectives = [_per_gpu(text) for text in objectives]
-    of_classes = {} if isinstance(workload, ClosedLoop) else workload.slos
-    class_slos = [f"{name}.{text}" for name, slo in of_classes.items() for text in slo.constraints]
+    class_slos = [f"{name}.{text}" for name, slo in workload.slos.items() for text in slo.constraints]
     for text in given.slo:
         check_slo(text)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
@@ -153,20 +151,15 @@ def _check_several(field: str, name: str, gpus: int) -> None:
 def facts_of_load(workload: Workload, goals: Goals) -> dict[str, Any]:
     """Return what a search space's context has of a workload and its SLOs, by field."""
     parts = [*workload.loads.values()] if isinstance(workload, Suite) else [workload]
-    rates = [part.rate for part in parts if isinstance(part, Traffic) and part.rate is not None]
-    prefixes = [
-        part.system_prompt + each.longest_prefix()
-        for part in parts
-        if isinstance(part, Traffic)
-        for each in part.sent_classes.values()
-    ]
-    texts = {each.text for part in parts if isinstance(part, Traffic) for each in part.sent_classes.values()}
+    traffics = [part for part in parts if isinstance(part, Traffic)]
+    prefixes = [part.system_prompt + each.longest_prefix() for part in traffics for each in part.sent_classes.values()]
+    texts = {each.text for each in request_classes(workload)}
     return {
         "concurrency": workload.max_concurrency,
         "input_len": workload.input_len,
         "output_len": workload.output_len,
         "priorities": workload.priorities,
-        "request_rate": max(rates, default=None),
+        "request_rate": max(filter(None, (part.rate for part in traffics)), default=None),
         "prefix_len": max(prefixes, default=0),
         # What prompts of the user's own repeat is not known.
         "repetitive": True if texts & _REPETITIVE else None if texts - {"random"} - _REPETITIVE else False,
@@ -183,18 +176,14 @@ _REPETITIVE = frozenset({"repetitive", "code"})
 def _lowest_bound(latency: str, workload: Workload, goals: Goals) -> float | None:
     """Return the lowest upper bound on a latency in ms, of the study or of a request class; None without one."""
     bounds = [slo.threshold for slo in goals.slos if slo.op.startswith("<") and slo.metric.endswith(f"_{latency}_ms")]
-    if not isinstance(workload, ClosedLoop):
-        bounds += [slo.request.bounds_ms[latency] for slo in workload.slos.values() if latency in slo.request.bounds_ms]
+    bounds += [slo.request.bounds_ms[latency] for slo in workload.slos.values() if latency in slo.request.bounds_ms]
     return min(bounds, default=None)
 
 
 def has_itl_slo(goals: Goals, workload: Workload) -> bool:
     """Return whether an objective or an SLO, of the study or of a request class, is on the inter-token latency."""
-    if any(_ITL in name for _, name in _metrics_of(goals)):
-        return True
-    return not isinstance(workload, ClosedLoop) and any(
-        "itl" in slo.request.bounds_ms for slo in workload.slos.values()
-    )
+    of_classes = any("itl" in slo.request.bounds_ms for slo in workload.slos.values())
+    return of_classes or any(_ITL in name for _, name in _metrics_of(goals))
 
 
 def _default_objectives(workload: Workload) -> Sequence[str]:

@@ -191,8 +191,8 @@ def _again(study: StudyRecord) -> Again:
     pairs += [("objective", each) for each in premise["objectives"]]
     pairs += [("env", f"{name}={value}") for name, value in server["environment"].items()]
     pairs += [("server_command", shlex.join(server["command"]))] if server.get("command") else []
-    classes = [] if isinstance(workload, ClosedLoop) else [f"{name}." for name in workload.slos]
-    pairs += [("slo", each) for each in premise["slos"] if not each.startswith(tuple(classes))]
+    classes = tuple(f"{name}." for name in workload.slos)
+    pairs += [("slo", each) for each in premise["slos"] if not each.startswith(classes)]
     if isinstance(workload, ClosedLoop):
         pairs += [(name, str(getattr(workload, name))) for name in _CLOSED_LOOP]
     sampling = len(sampling_arguments(workload.temperature, engine))
