@@ -183,10 +183,5 @@ def record_of(record: type[R], row: Any, **given: Any) -> R:
 @cache
 def _restored(record: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
     """Return each field with what restores its value from a row; None: the row has the value itself."""
-    found: list[tuple[str, Callable[[Any], Any] | None]] = []
-    for name, (hint, _) in _fields(record).items():
-        if get_origin(hint) is tuple:
-            found.append((name, tuple))
-        else:
-            found.append((name, hint if isinstance(hint, type) and issubclass(hint, Enum) else None))
-    return found
+    kinds = ((name, get_origin(hint) or hint) for name, (hint, _) in _fields(record).items())
+    return [(name, kind if isinstance(kind, type) and issubclass(kind, tuple | Enum) else None) for name, kind in kinds]
