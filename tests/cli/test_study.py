@@ -283,7 +283,8 @@ def test_a_study_whose_defaults_fail_stops_and_names_the_reason(
     assert "1 trial: 1 failed" in printed.out
     words = " ".join(printed.out.split())
     assert "stopped: the defaults fail, and no given configuration works: out_of_memory_startup: torch" in words
-    assert "--enqueue" in printed.out
+    assert 'its message names no flag: --enqueue \'{"max_num_seqs": ' in words
+    assert "max_model_len" not in words
     assert "Traceback" not in printed.err
     best = run_here(tmp_path, "study", "show")
     assert best.code == 1
@@ -297,6 +298,7 @@ def test_a_study_whose_given_configurations_fail_for_one_reason_stops(failing: C
     assert printed.code == 1
     assert "3 trials: 3 failed" in printed.out
     assert "stopped: every trial fails for one reason: out_of_memory_startup: " in printed.out
+    assert "the server lacks memory" in printed.out
 
 
 def test_a_study_without_a_success_exits_1(failing: Callable[..., CommandOutput], tmp_path: Path) -> None:

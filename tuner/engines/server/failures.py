@@ -93,6 +93,8 @@ _CARRIER = re.compile(
 )
 """What Compose, Docker, Kubernetes and systemd's journal write before a line."""
 _FIELD = re.compile(r"^[\w.]+$")
+_SOLUTION = re.compile(r"^Possible solutions:|^\d\. (?:set|disable|enable|reduce|increase|lower)\b")
+"""What SGLang lists below an error of its CUDA graphs, one flag a line."""
 _PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
 
 
@@ -257,8 +259,13 @@ def _joined(lines: Sequence[str], index: int) -> str:
     """
     parts = [lines[index]]
     validation = "validation error" in lines[index]
-    for line in lines[index + 1 : index + 4]:
-        continues = line.startswith("  ") or (validation and _FIELD.match(line) is not None) or parts[-1].endswith(":")
+    for line in lines[index + 1 : index + 5]:
+        continues = (
+            line.startswith("  ")
+            or (validation and _FIELD.match(line) is not None)
+            or parts[-1].endswith(":")
+            or _SOLUTION.match(line) is not None
+        )
         if not continues or line.lstrip().startswith(("File ", "For further")):
             break
         parts.append(line)

@@ -17,6 +17,7 @@ from storage.service.records import Driver, Request, Role, Submission, Submissio
 from storage.service.store import ServiceStore
 from tuner.cancellation import NOTICE_S, Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.results.what_works import asked as asked_by
 from tuner.service.asked.allowed import check_space, check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
 from tuner.service.asked.rules import ServerRules, check_rules
@@ -168,7 +169,9 @@ def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
     if run.ending in FAILED:
         why = "its trials failed" if run.reason is None else f"{run.reason.kind.value}: {run.reason.message}"
         if run.ending is RunEnding.DEFAULTS_FAILED:
-            why = f"the defaults fail, and no given configuration works; submit a baseline that does: {why}"
+            wanted = asked_by(run.reason) if run.reason is not None else ""
+            remedy = f"submit a baseline with {wanted}" if wanted else "submit a baseline that does"
+            why = f"the defaults fail, and no given configuration works; {remedy}: {why}"
         return Ending(SubmissionState.FAILED, why, FAILED[run.ending])
     if run.ending is RunEnding.INTERRUPTED:
         return GAVE_BACK

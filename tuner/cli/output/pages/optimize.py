@@ -27,6 +27,7 @@ from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
 from tuner.results.conclusion import parts as parts_of_conclusion
 from tuner.results.findings import Findings
+from tuner.results.what_works import what_works
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
@@ -55,10 +56,7 @@ STOPPED = {
 }
 """Endings by failures, and how they are named."""
 
-WHAT_WORKS = (
-    "give a configuration that works: --enqueue '{\"max_model_len\": 8192}', for example, continues this study; "
-    "--baseline '--max-model-len 8192' --env and flags of every server, after --, need another name (--study)"
-)
+OTHER_STUDY = "--baseline, --env and flags of every server, after --, need another name (--study)"
 
 
 def run_study(settings: StudySettings, *, plain: bool, as_json: bool) -> int:
@@ -178,12 +176,14 @@ def _reason_lines(ended: OptimizeResult) -> list[str]:
 def _what_works(ended: OptimizeResult) -> list[str]:
     """Return what to do where the defaults fail: more GPUs if the weights alone do not fit, else a configuration."""
     context, run = ended.spec.space.context, ended.run
-    if run.ending is not RunEnding.DEFAULTS_FAILED:
+    if run.reason is None or run.ending not in (RunEnding.DEFAULTS_FAILED, RunEnding.SAME_FAILURE):
         return []
     weights = 0.0 if context.model is None else context.model.weight_bytes() / GIB
     card, gpus = context.hardware.memory_gib, context.gpus
     if card is None or weights < card * gpus:
-        return [WHAT_WORKS]
+        told, config = what_works(run.reason, ended.spec.space)
+        example = f"--enqueue '{json.dumps(config)}', for example," if config else "--enqueue"
+        return [f"{told}: {example} continues this study; {OTHER_STUDY}"]
     fewest = 2 ** math.ceil(math.log2(weights / card))
     return [
         f"the weights take {weights:,.1f} GiB, and a trial has {text.count(gpus, 'GPU')} of {card:,.1f} GiB; give it "
