@@ -292,6 +292,19 @@ def test_a_study_whose_defaults_fail_stops_and_names_the_reason(
     assert "out_of_memory_startup" in best.out
 
 
+def test_a_model_without_weights_ends_the_study_after_two_starts_with_the_next_step(
+    failing: Callable[..., CommandOutput],
+) -> None:
+    printed = failing("--trials", "6", fail="weights")
+    assert printed.code == 1
+    assert "1 trial: 1 pending" in printed.out
+    words = " ".join(printed.out.split())
+    assert (
+        "infrastructure fails: environment_broken: RuntimeError: Cannot find any model weights with `/model`" in words
+    )
+    assert "the model's files are missing or cut off: download them with `hf download`, or give a folder" in words
+
+
 def test_a_study_whose_given_configurations_fail_for_one_reason_stops(failing: Callable[..., CommandOutput]) -> None:
     given = (word for seqs in (8, 16, 32) for word in ("--enqueue", f'{{"max_num_seqs": {seqs}}}'))
     printed = failing("--trials", "6", *given, fail="oom")

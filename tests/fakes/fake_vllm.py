@@ -8,7 +8,8 @@
 FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with less precedence):
 
     startup_s      seconds before it listens (0.05)
-    fail           how a start fails: "invalid", "oom", "kv", "crash", "hang", "exit0"
+    fail           how a start fails: "invalid", "oom", "kv", "weights", "crash", "hang",
+                   "exit0"
     fail_when      [{"when": {"max_num_seqs": "512", …}, "fail": "oom"}, …]: the same for chosen flags; a rule may
                    also hold any other key of this list, such as "crash_after"
     serves         the model name that it reports instead of the right one
@@ -143,6 +144,8 @@ def check(flags: dict[str, Any], fail: str | None) -> None:
             "memory, the estimated maximum model length is 8192. Try increasing `gpu_memory_utilization` or "
             "decreasing `max_model_len` when initializing the engine."
         )
+    if fail == "weights":
+        die("RuntimeError: Cannot find any model weights with `/model`")
     if fail == "crash":
         die("RuntimeError: the fake engine is set to crash")
 

@@ -59,6 +59,9 @@ that misses its SLOs by more than the inverse times what the nearest one does, w
 _GIVEN_UP_IN_A_ROW = 3
 """The study stops after this many trials in a row that infrastructure failed in every attempt."""
 
+_LASTING = (FailureKind.ENVIRONMENT_BROKEN, FailureKind.DISK_FULL)
+"""Failures that another attempt does not avoid if it fails for the same reason."""
+
 
 class Loop:
     """Runs the trials of a source on an executor."""
@@ -87,6 +90,7 @@ class Loop:
         self._waiting: list[WorkItem] = []
         self._overtaken = False
         self._given_up = 0
+        self._broken: dict[tuple[FailureKind, str], list[tuple[TrialKind, str]]] = {}
         self._untuned: set[str] = set()
         study = store.study(spec.name)
         self._kept = KeptOutcomes(spec.artifacts, "" if study is None else study.created_at.isoformat())
@@ -264,11 +268,15 @@ class Loop:
         if failure is not None and failure.kind is FailureKind.CANCELLED:
             return None
         if failure is not None and failure.culprit is Culprit.INFRASTRUCTURE:
-            if item.retries + 1 < self._budget.attempts:
+            lasts = self._lasts(item, failure, outcome.worker)
+            if lasts or item.retries + 1 < self._budget.attempts:
                 item.retries += 1
                 self._store.record_failed_attempt(
                     self._spec.name, item.number, item.round, finished.spec.attempt, outcome
                 )
+                if lasts:  # the next run repeats the trial
+                    self.reason = failure
+                    return RunEnding.INFRASTRUCTURE
                 self._observer.retried(finished.spec, failure)
                 source.give_back(item)
                 return None
@@ -276,6 +284,18 @@ class Loop:
         if failure is None and outcome.cut is None:
             self._count_seconds(item, outcome, self._clock.monotonic() - item.began_s)
         return self._finish(item, outcome)
+
+    def _lasts(self, item: WorkItem, failure: Failure, worker: str) -> bool:
+        """Return whether no other configuration avoids a failure: the defaults and a second attempt had it, on two
+        workers if there are two, and nothing worked. Another engine may avoid what the defaults of one had.
+        """
+        if self._one_worked or self._spec.engines or failure.kind not in _LASTING:
+            return False
+        seen = self._broken.setdefault(_reason(failure), [])
+        seen.append((item.kind, worker))
+        workers = {name for _, name in seen}
+        has_defaults = any(kind is TrialKind.BASELINE for kind, _ in seen)
+        return has_defaults and len(seen) > 1 and len(workers) >= min(2, len(self._executor.states()))
 
     def _count_seconds(self, item: WorkItem, outcome: TrialOutcome, seconds: float) -> None:
         """Note the real seconds of a trial; a simulated one spends them all on its benchmarks."""
@@ -377,8 +397,7 @@ class Loop:
             return None
         done = self._store.trials(self._spec.name, finished=True)
         failures = [each.failure for each in done if each.failure is not None]
-        # without digits, messages that differ in a port or a size are equal
-        reasons = {(each.kind, re.sub(r"\d", "", each.message)) for each in failures}
+        reasons = {_reason(each) for each in failures}
         if len(done) >= _FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
             return RunEnding.SAME_FAILURE
@@ -401,6 +420,11 @@ class Loop:
             unknown.discard(record.label or "")
             self.reason = failure if record.kind is TrialKind.BASELINE else self.reason
         return None if unknown else RunEnding.DEFAULTS_FAILED
+
+
+def _reason(failure: Failure) -> tuple[FailureKind, str]:
+    """Return what equal failures share: without digits, messages that differ in a port or a size are equal."""
+    return failure.kind, re.sub(r"\d", "", failure.message)
 
 
 def warm_up_note(name: str, server: ServerFacts | None) -> str | None:

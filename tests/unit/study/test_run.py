@@ -254,6 +254,39 @@ def test_repeated_infrastructure_failures_stop_the_study(bench: Bench) -> None:
     assert all(record.verdict is None for record in done)
 
 
+NO_WEIGHTS = "RuntimeError: Cannot find any model weights with `/model`"
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_model_without_weights_ends_the_study_at_the_second_start(bench: Bench, slots: int) -> None:
+    starts: set[str] = set()
+
+    def without_weights(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        starts.add(spec.uid)
+        return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, NO_WEIGHTS)
+
+    result = bench.run(without_weights, trials=20, slots=slots)
+    assert result.ending is RunEnding.INFRASTRUCTURE
+    assert some(result.reason).message == NO_WEIGHTS
+    assert starts == ({"0", "0-a2"} if slots == 1 else {"0", "1"})
+    assert all(record.state == "pending" for record in bench.records())
+    bench.run(peak_at_16, trials=4, confirm_rounds=0)
+    assert bench.records()[0].state == "ok"
+
+
+def test_a_broken_environment_that_changes_or_that_the_defaults_lack_is_retried(bench: Bench) -> None:
+    def other_each_time(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if spec.number == 0 and spec.attempt < 3:
+            return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, "NCCL error" + "!" * spec.attempt)
+        if spec.number == 1 and spec.attempt < 3:
+            return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, "the draft model has no weights")
+        return peak_at_16(spec, index)
+
+    result = bench.run(other_each_time, trials=4, confirm_rounds=0)
+    assert result.ending is RunEnding.DONE
+    assert [record.attempts for record in bench.records()] == [3, 3, 1, 1]
+
+
 def test_a_server_killed_in_every_attempt_is_a_failure_of_the_configuration(bench: Bench) -> None:
     def killed(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         if spec.number == 1:

@@ -1,0 +1,58 @@
+"""What to do about a machine or a model that no configuration mends, by the words of the failure."""
+
+from __future__ import annotations
+
+import re
+
+from records.trials import Failure, FailureKind
+
+_STEPS = (
+    (
+        r"gated|401 Client|403 Client|'40[13]|authorized list|awaiting a review|"
+        r"Invalid (?:username|credentials|user token)",
+        "ask for access on the model's page of the hub, and set HF_TOKEN",
+    ),
+    (
+        r"RepositoryNotFound|RepoNotFound|RevisionNotFound|not a valid model identifier|404 Client|'404|"
+        r"Invalid repository ID|HFValidationError",
+        "check the model's name, or set HF_TOKEN for a private model",
+    ),
+    (
+        r"\b429 |Too Many Requests|rate limit|50\d Server Error",
+        "wait until the hub answers again, or set HF_TOKEN: it allows more requests",
+    ),
+    (
+        r"couldn't connect to|offline|OfflineMode|LocalEntryNotFound|appropriate cached snapshot|outgoing traffic|"
+        r"Max retries exceeded|name resolution|Name or service not known|Network is unreachable|"
+        r"Connection (?:refused|timed)",
+        "download the model with `hf download` where the hub is reached, or check HF_HUB_OFFLINE and the proxy",
+    ),
+    (
+        r"model weights|no file named|does not appear to have|referenced in index|not initialized from checkpoint|"
+        r"Safetensor|deserializing header|incomplete metadata|PytorchStreamReader|Consistency check|"
+        r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf)|failed to open GGUF",
+        "the model's files are missing or cut off: download them with `hf download`, or give a folder that has them",
+    ),
+    (
+        r"Permission denied|Read-only file system",
+        "give this user the right to read the model's files and to write the cache (HF_HOME)",
+    ),
+    (
+        r"driver on your system is too old|driver version is insufficient|InsufficientDriver|too old \(found version",
+        "install a newer NVIDIA driver, or a build of the engine for this one",
+    ),
+    (r"No module named|No package metadata", "install the package into the engine's environment; see `tuner doctor`"),
+)
+
+
+def next_step(failure: Failure) -> str | None:
+    """Return what the user has to mend before the study continues; None where the message alone has to say it."""
+    if failure.kind is FailureKind.DISK_FULL:
+        return "free some space, or name folders on another disk by HF_HOME, VLLM_CACHE_ROOT and TUNER_HOME"
+    if failure.kind is not FailureKind.ENVIRONMENT_BROKEN:
+        return None
+    for text in (failure.message, failure.evidence or ""):
+        for pattern, step in _STEPS:
+            if re.search(pattern, text, re.IGNORECASE):
+                return step
+    return None
