@@ -20,7 +20,7 @@ class FailurePattern:
     """One row. `message` is shown to the user; None shows the causal line itself.
 
     A general row names a form of error that can have any cause. It applies where no other row applies to any exception
-    of the chain.
+    of the chain. A row with a `file` applies only to an exception that was raised in such a source file.
     """
 
     kind: FailureKind
@@ -28,9 +28,12 @@ class FailurePattern:
     message: str | None = None
     phases: frozenset[Phase] | None = None
     general: bool = False
+    file: re.Pattern[str] | None = None
 
-    def matches(self, line: str, phase: Phase) -> bool:
-        """Return whether the row applies to `line` in `phase`."""
+    def matches(self, line: str, phase: Phase, file: str = "") -> bool:
+        """Return whether the row applies to `line` in `phase`, which was raised in `file`."""
+        if self.file is not None and self.file.search(file) is None:
+            return False
         return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
 
 
@@ -40,10 +43,12 @@ def rows(
     message: str | None = None,
     phases: frozenset[Phase] | None = None,
     general: bool = False,
+    file: str | None = None,
 ) -> tuple[FailurePattern, ...]:
     """Return one row for each pattern; patterns ignore case."""
     compiled = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
-    return tuple(FailurePattern(kind, pattern, message, phases, general) for pattern in compiled)
+    place = None if file is None else re.compile(file)
+    return tuple(FailurePattern(kind, pattern, message, phases, general, place) for pattern in compiled)
 
 
 _OUT_OF_MEMORY = (
@@ -170,6 +175,12 @@ _PACKAGES = (
 )
 """Packages that an engine or a model needs, whatever the flags are."""
 
+_ATTENTION = (
+    r"/attention/|/(?:vllm_)?flash_attn(?:_interface)?\b|/flash_mla\b|"
+    r"/flashinfer/(?:attention|cascade|decode|mla|page|pod|prefill|sparse|xqa)\b"
+)
+"""Source files of attention backends. What they assert of head size, block size or cache depends on the flags."""
+
 CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
     *rows(
@@ -267,6 +278,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         phases=STARTING,
     ),
     *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
+    *rows(FailureKind.INVALID_CONFIGURATION, r"^AssertionError\b", phases=STARTING, general=True, file=_ATTENTION),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",

@@ -130,14 +130,16 @@ def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts
     causes = [cause for chain in chains for cause in chain]
     evidence = _evidence(causes) or _last_lines(log_text)
     for cause, row in _matches(chains, phase, texts):
-        return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
-    root_causes = [cause for cause in causes if not texts.consequences.search(cause)]
+        return Failure(row.kind, phase, row.message or error_summary(cause.text), evidence, exit_code)
+    root_causes = [cause for cause in causes if not texts.consequences.search(cause.text)]
     if root_causes:
-        return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
+        return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0].text), evidence, exit_code)
     return without_cause(log_text, exit_code, phase, evidence, texts.died)
 
 
-def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> Iterator[tuple[str, FailurePattern]]:
+def _matches(
+    chains: Sequence[Sequence[_Cause]], phase: Phase, texts: LogTexts
+) -> Iterator[tuple[_Cause, FailurePattern]]:
     """Yield the causes with the rows that apply to them, the likeliest first.
 
     Within a chain, a general row comes last: an error of validation, say, that was raised from one of the hub.
@@ -146,7 +148,9 @@ def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> 
         for general in (False, True):
             for cause in reversed(chain):
                 yield from (
-                    (cause, row) for row in texts.causes if row.general is general and row.matches(cause, phase)
+                    (cause, row)
+                    for row in texts.causes
+                    if row.general is general and row.matches(cause.text, phase, cause.file)
                 )
 
 
@@ -222,14 +226,22 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
+@dataclass(frozen=True)
+class _Cause:
+    """A line that states an error, with its continuation lines, and the source file in which it was raised."""
+
+    text: str
+    file: str = ""
+
+
+def _chains(log_text: str, texts: LogTexts) -> list[list[_Cause]]:
     """Return the lines that state an error, each with its continuation lines, the likeliest cause first.
 
     Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
     lines = [texts.prefix.sub("", bare(line), count=1) for line in log_text.splitlines()]
     start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
-    chains: list[list[str]] = []
+    chains: list[list[_Cause]] = []
     chained = False
     for index, line in enumerate(lines):
         if start is not None and index < start and not _OTHER.search(line):
@@ -238,18 +250,36 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
         of_nccl = _NCCL_WARNING.search(line) or (index and lines[index - 1] == _LAST_ERROR)
         other = _OTHER.search(line) is not None and not of_nccl
         if _EXCEPTION.match(line) or _ARGUMENT.match(line) or other:
-            cause = _joined(lines, index)
+            cause = _cause(lines, index)
             if chained and chains:
                 chains[-1].append(cause)
             else:
                 chains.append([cause])
             chained = False
-    if all(texts.consequences.search(cause) for chain in chains for cause in chain):
+    if all(texts.consequences.search(cause.text) for chain in chains for cause in chain):
         if start:  # the process that failed wrote its traceback before its log said so
             return _chains("\n".join(lines[:start]), texts)
         found = (_ABORTED.search(line) or _NCCL_WARNING.search(line) for line in reversed(lines))
-        return [[each[0].strip()] for each in found if each]
+        return [[_Cause(each[0].strip())] for each in found if each]
     return chains if start is not None else chains[::-1]
+
+
+_FRAME = re.compile(r'^\s+File "([^"]+)", line \d+')
+_TRACEBACK_LINES = 12
+"""How far above an error its innermost frame stands at most, in lines: a statement may take several."""
+
+
+def _cause(lines: Sequence[str], index: int) -> _Cause:
+    """Return an error with the file that raised it. An assertion without words gets its statement."""
+    text, above = _joined(lines, index), range(index - 1, max(-1, index - _TRACEBACK_LINES), -1)
+    place = next((at for at in above if _FRAME.match(lines[at])), None)
+    if place is None or any(lines[at].startswith("Traceback") for at in range(place, index)):
+        return _Cause(text)
+    found = _FRAME.match(lines[place])
+    assert found is not None
+    statement = lines[place + 1].strip() if place + 1 < index else ""
+    bare_assertion = text.rstrip(": ") == "AssertionError" and statement.startswith("assert ")
+    return _Cause(f"AssertionError: {statement}" if bare_assertion else text, found[1])
 
 
 def _joined(lines: Sequence[str], index: int) -> str:
@@ -300,9 +330,9 @@ def shortened(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
 
 
-def _evidence(causes: Sequence[str]) -> str | None:
+def _evidence(causes: Sequence[_Cause]) -> str | None:
     """Return the distinct causal lines in their order, at most `EVIDENCE_LINES`; None if there are none."""
-    lines = list(dict.fromkeys(line for cause in causes for line in cause.splitlines()))
+    lines = list(dict.fromkeys(line for cause in causes for line in cause.text.splitlines()))
     return "\n".join(lines[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
 
 

@@ -635,3 +635,53 @@ def test_an_error_of_nccl_memory_or_disk_has_its_cause(log: str, kind: FailureKi
 )
 def test_only_argparse_s_own_beginning_is_left_out(cause: str, summary: str) -> None:
     assert error_summary(cause) == summary
+
+
+def started(*traceback: str) -> str:
+    """Return the log of an engine that ended with a traceback at its start."""
+    prefix = "(EngineCore_0 pid=41) ERROR 08-06 20:57:06 [core.py:718] "
+    return "\n".join(prefix + line for line in ("EngineCore failed to start.", *traceback)) + "\n"
+
+
+SITE = "/usr/local/lib/python3.12/dist-packages"
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("vllm/v1/attention/backends/flash_attn.py", K.INVALID_CONFIGURATION),
+        ("vllm/v1/attention/backends/mla/triton_mla.py", K.INVALID_CONFIGURATION),
+        ("vllm/v1/attention/backends/flashinfer.py", K.INVALID_CONFIGURATION),
+        ("vllm/vllm_flash_attn/flash_attn_interface.py", K.INVALID_CONFIGURATION),
+        ("flashinfer/prefill.py", K.INVALID_CONFIGURATION),
+        ("flashinfer/comm/trtllm_ar.py", K.ENGINE_CRASH),
+        ("vllm/v1/worker/gpu_model_runner.py", K.ENGINE_CRASH),
+        ("vllm/model_executor/models/qwen2.py", K.ENGINE_CRASH),
+    ],
+)
+def test_an_assertion_at_start_is_the_configurations_in_an_attention_backend_only(file: str, kind: FailureKind) -> None:
+    text = started(
+        "Traceback (most recent call last):",
+        f'  File "{SITE}/vllm/v1/attention/selector.py", line 71, in get_attn_backend',
+        "    return backend(",
+        f'  File "{SITE}/{file}", line 428, in __init__',
+        "    assert self.vllm_flash_attn_version == 3, (",
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        "AssertionError: Sinks are only supported in FlashAttention 3",
+    )
+    failure = classify(text, 1, Phase.READY)
+    assert (failure.kind, failure.message) == (kind, "AssertionError: Sinks are only supported in FlashAttention 3")
+    assert classify(text, 1, Phase.BENCHMARK).kind is K.ENGINE_CRASH
+
+
+def test_an_assertion_without_words_is_shown_with_its_statement() -> None:
+    text = started(
+        "Traceback (most recent call last):",
+        f'  File "{SITE}/vllm/v1/attention/backends/flashinfer.py", line 251, in __init__',
+        "    assert self.head_size in (64, 128, 256)",
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        "AssertionError",
+    )
+    failure = classify(text, 1, Phase.READY)
+    assert failure.kind is K.INVALID_CONFIGURATION
+    assert failure.message == "AssertionError: assert self.head_size in (64, 128, 256)"
