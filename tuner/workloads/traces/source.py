@@ -97,7 +97,7 @@ class TraceSource:
 
     @cached_property
     def rows(self) -> list[tuple[str, Row]]:
-        """The rows of a table, each with its place; every key of the first one, and of its `usage`, is a column.
+        """The rows of a table, each with its place; every key of one, and of its `usage`, is a column.
 
         Raises:
             UserError: if it is neither CSV nor JSON, or a name is there twice.
@@ -113,8 +113,8 @@ class TraceSource:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of a table's columns; empty without rows."""
-        return tuple(str(name) for name in self.rows[0][1]) if self.rows else ()
+        """The names of a table's columns, which a row of JSON may lack; empty without rows."""
+        return tuple(dict.fromkeys(str(name) for _, row in self.rows for name in row))
 
 
 @dataclass(frozen=True)

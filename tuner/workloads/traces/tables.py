@@ -15,7 +15,10 @@ The names of columns differ between the published tables, and so do the units of
 - Splitwise, CSV with `arrival_timestamp,prompt_size,token_size`, times in seconds
   (https://github.com/mutinifni/splitwise-sim);
 - Vidur, CSV with `arrived_at,num_prefill_tokens,num_decode_tokens`, times in seconds
-  (https://github.com/microsoft/vidur).
+  (https://github.com/microsoft/vidur); Frontier adds `session_id`, `block_hash_ids` such as `11|22`, and `block_size`.
+
+AIPerf writes Mooncake's names with a `session_id`. A later turn has a `delay` in ms after the answer before it, in the
+place of a time (https://docs.nvidia.com/aiperf/benchmark-modes/trace-replay-with-mooncake-traces).
 
 A row without tokens of an answer is a request that failed. It is left out.
 """
@@ -26,7 +29,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,12 +63,16 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
         *("tokens completion", "output token count", "candidates token count"),
     ),
     "session": ("session id", "conversation id", "session"),
-    "blocks": ("hash ids",),
+    "blocks": ("hash ids", "block hash ids", "block hashes"),
     "end": ("end time", "ended at", "completed at", "finished at", "timestamp end", "request end"),
 }
 """The known names of each column, as `_plain` writes them."""
 
 _NEEDED: Mapping[Column, str] = {"time": "time", "input": "tokens of the prompt", "output": "tokens of the answer"}
+
+_BLOCK_SIZE = ("block size", "block tokens", "trace block size")
+_DELAY = "delay"
+_NO_VALUES = (None, "", [], {})
 
 _CACHED = ("cache read input tokens", "cache creation input tokens", "cache write input tokens")
 """Columns with tokens of the prompt that Anthropic's API and Bedrock's do not count in their `input tokens`."""
@@ -101,6 +108,7 @@ class Table:
         key: the column with a request's own number; None: there is none.
         parent: the column with the number of the request that a request follows; None: there is none.
         lacks: what a row lacks that is left out; None: it is kept.
+        reads: names of the columns that `lacks` reads.
     """
 
     title: str
@@ -111,6 +119,7 @@ class Table:
     key: str | None = None
     parent: str | None = None
     lacks: Callable[[Row], str | None] = _keep
+    reads: tuple[str, ...] = ()
 
 
 _CALLS = ("completion", "responses", "messages", "generate_content")
@@ -163,6 +172,7 @@ TABLES: Mapping[str, Table] = {
         frozenset({"request id", "start time", "prompt tokens", "completion tokens"}),
         key="request_id",
         lacks=_litellm_lacks,
+        reads=("status", "cache_hit", "call_type"),
     ),
     "splitwise": Table(
         "Splitwise",
@@ -212,14 +222,15 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         raise UserError(f"{source.file}:1: {rule}; choose another format")
     recorder, columns, dates = Recorder(source.file, table.title), find_columns(source), set[bool]()
     cached = [name for name in source.names if _plain(name) in _CACHED and _plain(columns["input"]) == "input tokens"]
-    session_of = _sessions(table, columns.get("session"))
+    session_of, turns = _sessions(table, columns.get("session")), _Turns(columns["time"])
     for place, row in source.rows:
         lacks = table.lacks(row)
         if lacks is not None:
             recorder.left_out[lacks] += 1
             continue
+        session = session_of(row)
         try:
-            at, is_date = time_of(row[columns["time"]])
+            at, is_date, pause = turns.arrival(row, session)
             prompt = length(row[columns["input"]]) + sum(length(row.get(name)) for name in cached)
             answer = length(row[columns["output"]])
             dates.add(is_date)
@@ -227,20 +238,87 @@ def read_table(source: TraceSource, table: Table) -> Recording:
                 raise ValueError(at)
         except (ValueError, TypeError, KeyError, OverflowError):
             raise UserError(f"{place}: {_fault(row, columns)}; correct or remove that line") from None
-        blocks = _unpacked(row.get(columns["blocks"]) if "blocks" in columns else None) or ()
-        if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
-            raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
+        blocks = _blocks(place, row, columns)
         if recorder.is_new(None if table.key is None else row.get(table.key)):
-            recorder.add(at, prompt, answer, blocks, session_of(row), _end(row, columns))
+            recorder.add(at, prompt, answer, blocks, session, _end(row, columns), turns.place(session), pause)
     remarks = [f"prompts count {' and '.join(cached)}, too"] * bool(cached)
-    found = recorder.recording(FORMS, dates=dates == {True}, remarks=tuple(remarks))
+    remarks += [*turns.remarks, *_unread(source, table, columns)]
+    found = recorder.recording(FORMS, has_turns=turns.delayed > 0, dates=dates == {True}, remarks=tuple(remarks))
     return with_block_size(replace(found, unit=_unit(source, table, columns["time"], found)), source, table)
+
+
+@dataclass
+class _Turns:
+    """The turns of sessions whose later ones have a delay after the answer before in the place of a time.
+
+    Attributes:
+        time: name of the column of times.
+        delayed: turns with a delay so far.
+    """
+
+    time: str
+    delayed: int = 0
+    _last: dict[Any, tuple[int, float, bool]] = field(default_factory=dict)
+
+    def arrival(self, row: Row, session: Any) -> tuple[float, bool, float | None]:
+        """Return the time of a row, whether it is a date, and the pause before it; None: not known.
+
+        A row with a delay only arrives so long after the row before in its session, whose answer takes an unknown time.
+        Dates are in seconds, and delays beside them in ms.
+
+        Raises:
+            ValueError: if the row has no time, and no delay after another turn.
+        """
+        delay = number(row.get(_DELAY))
+        turn, before, is_date = self._last.get(session, (-1, 0.0, False)) if session is not None else (-1, 0.0, False)
+        if delay is not None and (delay < 0 or (turn < 0 and row.get(self.time) is None)):
+            raise ValueError(delay)
+        if delay is None or row.get(self.time) is not None:
+            at, is_date = time_of(row[self.time])
+        pause = None if delay is None else delay / 1000 if is_date else delay
+        if pause is not None and row.get(self.time) is None:
+            at = before + pause
+        if session is not None:
+            self._last[session] = turn + 1, at, is_date
+        self.delayed += delay is not None and turn >= 0
+        return at, is_date, pause if turn >= 0 else None
+
+    def place(self, session: Any) -> int:
+        """Return the number of the last turn of a session in the order of the file, from 0."""
+        return self._last[session][0] if session is not None else 0
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the recording says of delays."""
+        rule = "turns with a delay after the answer before: {:,}; their times count no answers, their pauses are exact"
+        return [rule.format(self.delayed)] * bool(self.delayed)
+
+
+def _blocks(place: str, row: Row, columns: Mapping[Column, str]) -> Sequence[Any]:
+    """Return the numbers of a row's blocks.
+
+    Raises:
+        UserError: if they are none.
+    """
+    blocks = _unpacked(row.get(columns["blocks"]) if "blocks" in columns else None) or ()
+    if not isinstance(blocks, Sequence) or isinstance(blocks, str) or not all(map(_is_block, blocks)):
+        raise UserError(f"{place}: {str(blocks)[:40]!r} are no block numbers; correct or remove that line")
+    return blocks
+
+
+def _unread(source: TraceSource, table: Table, columns: Mapping[Column, str]) -> list[str]:
+    """Return a remark on the columns that have values and are not read; none without them."""
+    read = {*columns.values(), table.key, table.parent, _DELAY, *table.reads}
+    known = {*_CACHED, *_BLOCK_SIZE, ""}  # pandas writes its index without a name
+    others = [name for name in source.names if name not in read and _plain(name) not in known]
+    filled = [name for name in others if any(row.get(name) not in _NO_VALUES for _, row in source.rows)]
+    return [f"columns that are not read: {_listed(filled)}{', …' if len(filled) > 12 else ''}"] * bool(filled)
 
 
 def _fault(row: Row, columns: Mapping[Column, str]) -> str:
     """Return what is wrong with the time or the lengths of a row."""
-    if "delay" in row and row.get(columns["time"]) is None:
-        return f"a turn with a delay after the answer before, and no {columns['time']}, is not read"
+    if _DELAY in row and row.get(columns["time"]) is None:
+        return f"it has a delay and no {columns['time']}, and no turn of its session is before it, or a wrong length"
     names = ", ".join(columns[column] for column in _NEEDED)
     rule = f"{names} are not a time and two lengths from 0 to {LARGEST_LENGTH}, or the time is negative"
     values = ", ".join(_shown(row.get(columns[column])) for column in _NEEDED)
@@ -260,8 +338,15 @@ def _end(row: Row, columns: Mapping[Column, str]) -> float | None:
         return None
 
 
+_PART = re.compile(r"-?(?:0x)?[0-9a-f]+", re.IGNORECASE)
+_LIST = re.compile(rf"{_PART.pattern}(?:\s*[|;,\s]\s*{_PART.pattern})*", re.IGNORECASE)
+"""A list of numbers or hashes in a cell: `11|22`, `11,22`, `0x1f 0x2e`."""
+
+
 def _unpacked(blocks: Any) -> Any:
-    """Return the list that a cell of CSV has as text; anything else as it is."""
+    """Return the list that a cell of CSV has as text, as JSON or with separators; anything else as it is."""
+    if isinstance(blocks, str) and _LIST.fullmatch(blocks.strip()):
+        return _PART.findall(blocks)
     try:
         return json.loads(blocks) if isinstance(blocks, str) and blocks.startswith("[") else blocks
     except (ValueError, RecursionError):
@@ -298,19 +383,37 @@ def with_block_size(recording: Recording, source: TraceSource, table: Table) -> 
     if stated is not None and has_short_blocks(requests, stated):
         rule = f"a prompt has more blocks than its length has parts of {stated} tokens"
         raise UserError(f"{source.file}: {rule}; give a smaller size of blocks")
-    said = table.block_tokens if table.block_tokens and not has_short_blocks(requests, table.block_tokens) else None
+    own = _own_block_size(source)
+    told = own or table.block_tokens
+    said = told if told and not has_short_blocks(requests, told) else None
     size = stated or said or find_block_tokens(requests)
     if size is None:
         bare = tuple(replace(each, blocks=()) for each in requests)
         remark = "its blocks are left out, because their size is not known; import it with the size of its blocks"
         return replace(recording, requests=bare, lacks_block_size=True, remarks=(*recording.remarks, remark))
-    how = "as stated" if stated else f"as {table.title}'s description says" if said else "the only size that fits"
+    how = (
+        "as stated"
+        if stated
+        else "as the file says"
+        if said and own
+        else f"as {table.title}'s description says"
+        if said
+        else "the only size that fits"
+    )
     partly = sum(len(each.blocks) < -(-each.input_tokens // size) for each in requests)
     remarks = [f"its blocks have {size} tokens, {how}"]
     remarks += [f"prompts with blocks for their beginning only: {partly:,}; the rest is taken as their own"] * bool(
         partly
     )
     return replace(recording, block_tokens=size, remarks=(*recording.remarks, *remarks))
+
+
+def _own_block_size(source: TraceSource) -> int | None:
+    """Return the size of blocks that every row states; None: they state none, or several."""
+    name = next((name for name in source.names if _plain(name) in _BLOCK_SIZE), None)
+    sizes = {number(row.get(name)) for _, row in source.rows} if name is not None else set()
+    size = sizes.pop() if len(sizes) == 1 else None
+    return int(size) if size and size == int(size) and size >= 1 else None
 
 
 def find_columns(source: TraceSource) -> dict[Column, str]:

@@ -268,6 +268,24 @@ def test_prompts_with_blocks_for_their_beginning_are_told(tmp_path: Path) -> Non
     assert "prompts with blocks for their beginning only: 1; the rest is taken as their own" in found.remarks
 
 
+@pytest.mark.parametrize("cell", ["11|22", "11;22", '"11,22"', "0x1f 0x2e", '"[11, 22]"'])
+def test_blocks_in_a_cell_are_read_with_the_size_beside_them(tmp_path: Path, cell: str) -> None:
+    """Frontier writes `11|22`."""
+    head = "arrived_at,num_prefill_tokens,num_decode_tokens,session_id,block_hash_ids,block_size,priority\n"
+    found = read(tmp_path, f"{head}0.5,40,5,a,{cell},32,3\n1.5,9,5,b,11,32,3\n")
+    assert [len(each.blocks) for each in found.requests] == [2, 1]
+    assert found.block_tokens == 32
+    assert "its blocks have 32 tokens, as the file says" in found.remarks
+    assert "columns that are not read: priority" in found.remarks
+
+
+def test_a_column_that_later_rows_have_is_read(tmp_path: Path) -> None:
+    rest = '"input_length": 64, "output_length": 5'
+    text = f'{{"timestamp": 5, {rest}}}\n{{"timestamp": 9, {rest}, "hash_ids": [1], "session_id": "s"}}\n'
+    assert read(tmp_path, text).requests[1].blocks == (0,)
+    assert read(tmp_path, text).requests[1].session == 0
+
+
 def test_a_stated_size_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="more blocks than its length has parts of 512 tokens"):
         read(tmp_path, samples.BAILIAN, block_tokens=512)

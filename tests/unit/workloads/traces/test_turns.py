@@ -54,6 +54,42 @@ def of(offered: list[OfferedRequest], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(getattr(each, name) for name in names) for each in offered]
 
 
+DELAYS = """{"timestamp": 1000, "input_length": 100, "output_length": 20, "session_id": "s"}
+{"timestamp": 1500, "input_length": 7, "output_length": 3, "session_id": "t"}
+{"delay": 2000, "input_length": 150, "output_length": 10, "session_id": "s"}
+{"timestamp": null, "delay": 500, "input_length": 170, "output_length": 10, "session_id": "s"}
+{"timestamp": 9000, "delay": 250, "input_length": 20, "output_length": 3, "session_id": "t"}
+"""
+"""What AIPerf replays: later turns have a delay in ms after the answer before them, with or without a time."""
+
+
+def test_delays_of_aiperf_are_the_pauses_between_turns(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(DELAYS)
+    found = read_as(file, None, ReadOptions())
+    assert found.times_s("ms") == [1.0, 1.5, 3.0, 3.5, 9.0]
+    assert [(each.session, each.turn) for each in found.requests] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1)]
+    assert found.pauses_s("ms") == [None, None, 2.0, 0.5, 0.25]
+    rule = "turns with a delay after the answer before: 3; their times count no answers, their pauses are exact"
+    assert rule in found.remarks
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"delay": 2000, "input_length": 150, "output_length": 10, "session_id": "new"}',
+        '{"delay": 2000, "input_length": 150, "output_length": 10}',
+        '{"delay": -1, "input_length": 150, "output_length": 10, "session_id": "s"}',
+        '{"input_length": 150, "output_length": 10, "session_id": "s"}',
+    ],
+)
+def test_a_turn_without_a_time_and_a_turn_before_it_is_refused(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(f"{DELAYS}{row}\n")
+    with pytest.raises(UserError, match=r"trace\.jsonl:6: "):
+        read_as(file, None, ReadOptions())
+
+
 def test_requests_before_the_end_of_a_turn_belong_to_it() -> None:
     requests = [RecordedRequest(at, prompt, answer, (), 0) for at, prompt, answer, _ in AGENT]
     found = with_turns(requests, [end for _, _, _, end in AGENT])
