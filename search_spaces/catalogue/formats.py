@@ -8,6 +8,7 @@ on.
 Bits of a weight include its scales, b + s / g for a scale of s bits for each g weights:
 
     AWQ, GPTQ and AutoRound   b + (16 + b z) / g     z: 1 with zero points, which AWQ has and symmetric weights have not
+    GPTQ's marlin_24          b / 2 + 1 + 16 / g     of 4 weights 2 are stored, with 2 bits each for their places
     compressed-tensors        b + 16 / g             nothing for a scale of a channel or of a matrix
     FP8 by blocks             8 + 32 / (n m)         blocks of n × m
     NVFP4                     4 + 8 / 16
@@ -29,6 +30,8 @@ from search_spaces.catalogue.model_config import shown, whole_number
 
 FULL_BITS = 16
 _FP8_METHODS = ("fp8", "fbgemm_fp8", "deepseek_v4_fp8")
+MARLIN_24 = "marlin_24"
+"""GPTQ's name of a format that stores 2 of 4 weights."""
 _BITS_KEYS = ("bits", "w_bit", "wbits")
 _ALGORITHMS = {"FP8": 8.0, "FP8_PER_CHANNEL_PER_TOKEN": 8.0, "FP8_PB_WO": 8.0, "MXFP8": 8.25, "NVFP4": 4.5}
 _ALGORITHMS |= {"W4A16_NVFP4": 4.5, "W4A8_NVFP4_FP8": 4.5, "MXFP4": 4.25, "W4A8_MXFP4_FP8": 4.25, "INT8_SQ": 8.0}
@@ -52,10 +55,14 @@ _KEPT = (
 """Keys of lists with the modules that stay at 16 bits."""
 _PREFIX = re.compile(r"^(?!.*(?:mtp|vis|audio))(?:.*\.)?(?=layers\.)")
 """What comes before `layers.N` of the decoder."""
-_SIMPLE = re.compile(
-    r"(\\?[\w./$^*+?|\-]|\{\d(,\d)?\}|\[[\w\-]+\]|\((\?[:!=])?([\w.|\\*+?$^\-]|\[[\w\-]+\])*\)(?![*+?{]))*"
-)
-"""Regular expressions whose time is bounded: no repeated group, and none within another."""
+_ATOMS = r"(?:\\?[\w./$^*+?|\-]|\{\d(?:,\d)?\}|\[[\w\-]+\])*"
+_SIMPLE = re.compile(_ATOMS)
+_GROUP = re.compile(rf"(?<!\\)\((?:\?[:!=])?{_ATOMS}\)(?![*+{{])")
+"""Regular expressions whose time is bounded: no group is repeated, and `_GROUP` is one without another in it."""
+_DEEPEST = 8
+"""Most groups within one another."""
+_MOST_WAYS = 10_000
+"""Most ways through the alternatives of a pattern; 80 layers by 7 modules are 560."""
 _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
 _WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
@@ -257,6 +264,8 @@ def _of_bits(method: str, content: Mapping[str, Any], bits: int) -> StoredFormat
     zero = bool(content.get("zero_point") if "zero_point" in content else content.get("sym") is False)
     other, unread = _other_bits(content, bits, group, zero)
     default = _with_scales(bits, group, zero)
+    if MARLIN_24 in (content.get("checkpoint_format"), method.removeprefix("gptq_")):
+        default += 1 - bits / 2
     least = min([bits, *(int(own) for _, own in other)])
     stored = StoredFormat(method, least, None, "int", unread=unread)
     return _kept(content, _by_name(other, default), stored)
@@ -397,13 +406,28 @@ def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
 def _is_bounded(pattern: str) -> bool:
     """Return whether a pattern can be tried, and its time has a bound: few repetitions, and no repeated group."""
     expression = _expression(pattern)
-    if pattern.startswith("re:") and not _SIMPLE.fullmatch(expression):
+    without, ways = _without_groups(expression) if pattern.startswith("re:") else ("", 1)
+    if not _SIMPLE.fullmatch(without) or ways > _MOST_WAYS:
         return False
     try:
         re.compile(expression)
     except re.error:
         return False
     return len(re.findall(r"[*+{]", pattern)) <= _REPEATS
+
+
+def _without_groups(expression: str) -> tuple[str, int]:
+    """Return a regular expression with a letter for each group that is not repeated, and the ways through its groups.
+
+    A matcher may try them all: (a|a)(a|a) has four.
+    """
+    ways = 1
+    for _ in range(_DEEPEST):
+        for found in _GROUP.finditer(expression):
+            optional = expression[found.end() : found.end() + 1] == "?"
+            ways *= found[0].count("|") + 1 + optional
+        expression = _GROUP.sub("x", expression)
+    return expression, ways
 
 
 def _expression(pattern: str) -> str:

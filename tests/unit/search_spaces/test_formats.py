@@ -157,6 +157,30 @@ def test_bits_of_single_modules() -> None:
     assert found.mlp == pytest.approx((10 * 4 + 18 * 8) / 28)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (r"+:.*\.(?:[0-9]|1(?:0|[1-5]))\..*", 16),  # a group in a group: layers 0 to 15
+        (r"+:model\.layers\.(2(?:0|1|(?:2|3)))\.(?:mlp|self_attn)\..*", 4),  # layers 20 to 23
+        (r"+:.*\.(?:1)?[0-9]\.(?:mlp|self_attn).*", 20),  # an optional group: layers 0 to 19
+    ],
+)
+def test_rules_of_gptq_with_groups_in_groups_are_read(pattern: str, layers: int) -> None:
+    found = bits({"quant_method": "gptq", "bits": 4, "dynamic": {pattern: {"bits": 8}}}, DENSE)
+    assert found.mlp == pytest.approx((layers * 8 + (28 - layers) * 4) / 28)
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    [{"quant_method": "gptq", "checkpoint_format": "marlin_24"}, {"quant_method": "gptq_marlin_24"}],
+)
+@pytest.mark.parametrize(("of_one", "expected"), [(4, 3.125), (8, 5.125)])
+def test_sparse_marlin_stores_half_of_the_weights(quantization: dict[str, Any], of_one: int, expected: float) -> None:
+    # half of the weights, 2 bits for the place of each, and a scale of 16 bits for 128 weights
+    found = bits({**quantization, "bits": of_one, "group_size": 128, "sym": True}, DENSE)
+    assert (found.attention, found.mlp) == (expected, expected)
+
+
 def test_quark_gives_layers_formats_by_patterns() -> None:
     fp8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}
     whole, cached = {"weight": fp8, "input_tensors": fp8}, {"weight": fp8, "input_tensors": fp8, "output_tensors": fp8}
@@ -218,7 +242,18 @@ def test_formats_of_activations(quantization: dict[str, Any], activations: int |
 
 
 @pytest.mark.parametrize(
-    "pattern", ["re:(a+)+$", "re:" + ".*a" * 9, "re:(x|y)*z", "*a" * 9, "re:*", "re:[z-a]", "[z-a]"]
+    "pattern",
+    [
+        "re:(a+)+$",
+        "re:" + ".*a" * 9,
+        "re:(x|y)*z",
+        "re:((a+)b)+$",
+        "re:(x(a+))*",
+        "*a" * 9,
+        "re:*",
+        "re:[z-a]",
+        "[z-a]",
+    ],
 )
 def test_a_pattern_without_a_bound_on_its_time_is_not_read(pattern: str) -> None:
     shape = ModelShape.from_config_json({**MOE, "quantization_config": {**NVFP4, "ignore": [pattern]}})
