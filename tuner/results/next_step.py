@@ -41,6 +41,38 @@ _STEPS = (
         r"driver on your system is too old|driver version is insufficient|InsufficientDriver|too old \(found version",
         "install a newer NVIDIA driver, or a build of the engine for this one",
     ),
+    (
+        r"C compiler|nvcc|CUDA_HOME|\bninja|Python\.h|/(?:gcc|cc|g\+\+|clang)'",
+        "install a compiler, Python's headers and the CUDA toolkit, with which the engine builds its kernels",
+    ),
+    (
+        r"no kernel image|kernel image is invalid|PTXAS|gpu architecture|NoBinaryForGpu|invalid device function",
+        "install a build of the engine, or a newer one, that knows this card",
+    ),
+    (
+        r"not supported for now|does not recognize|Unrecognized (?:model|configuration)|no module or parameter named|"
+        r"Attempted to load weight|size mismatch|Cannot find model module|does not exist or is not currently imported|"
+        r"Tokenizer\w*'? (?:object )?has no attribute",
+        "install versions of the engine and of Transformers that know this model, or give another form of it",
+    ),
+    (
+        r"can't load|Can't load|no config file found|No tokenizer file",
+        "check that the model's folder or name has a config.json and a tokenizer",
+    ),
+    (
+        r"undefined symbol|shared object file|common_ops library|version `|binary incompatibility|"
+        r"not installed with the minimum|please (?:re)?install|cannot import name",
+        "install the engine anew, in an environment of its own; `tuner doctor` names what does not fit",
+    ),
+    (
+        r"No (?:CUDA|HIP|XPU) (?:GPU|device)s|infer device type|not compiled with CUDA|no CUDA-capable|NVML|"
+        r"Found no NVIDIA driver|CUDA unknown error|initialization error",
+        "check that `nvidia-smi` shows the GPUs, that CUDA_VISIBLE_DEVICES has them, and that a container may use them",
+    ),
+    (
+        r"NCCL|Gloo|DistNetworkError|Rendezvous",
+        "the processes of a server do not reach each other: start one by hand with NCCL_DEBUG=INFO, which says why",
+    ),
     (r"No module named|No package metadata", "install the package into the engine's environment; see `tuner doctor`"),
 )
 

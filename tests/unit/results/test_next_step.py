@@ -62,5 +62,24 @@ def test_a_recorded_failure_has_a_next_step(log: str, step: str) -> None:
     assert some(next_step(failure)).startswith(step)
 
 
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        ("RuntimeError: Ninja build failed. Ninja output:", "install a compiler"),
+        ("torch.AcceleratorError: CUDA error: no kernel image is available for execution", "install a build of the"),
+        ("ValueError: Model architectures ['X'] are not supported for now.", "install versions of the engine and of"),
+        ("ImportError: vllm/_C.abi3.so: undefined symbol: _ZN3c10", "install the engine anew"),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "install the engine anew"),
+        ("RuntimeError: No CUDA GPUs are available", "check that `nvidia-smi` shows the GPUs"),
+        ("RuntimeError: NCCL error: unhandled cuda error", "the processes of a server do not reach each other"),
+        ("ModuleNotFoundError: No module named 'triton'", "install the package into the engine's environment"),
+    ],
+)
+def test_an_installation_that_is_broken_has_a_next_step(error: str, step: str) -> None:
+    failure = classify(f"EngineCore failed to start.\nTraceback (most recent call last):\n{error}\n", 1, Phase.READY)
+    assert failure.kind is FailureKind.ENVIRONMENT_BROKEN
+    assert some(next_step(failure)).startswith(step)
+
+
 def test_a_failure_of_a_configuration_has_none() -> None:
     assert next_step(Failure(FailureKind.ENGINE_CRASH, Phase.READY, "gated attention failed")) is None

@@ -296,7 +296,7 @@ def _joined(lines: Sequence[str], index: int) -> str:
             or parts[-1].endswith(":")
             or _SOLUTION.match(line) is not None
         )
-        if not continues or line.lstrip().startswith(("File ", "For further")):
+        if not continues or line.lstrip().startswith(("File ", "For further", "Traceback (")):
             break
         parts.append(line)
     return "\n".join([*parts, *(_nccl_reasons(lines, index) if "nccl" in lines[index].lower() else ())])

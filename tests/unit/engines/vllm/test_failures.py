@@ -685,3 +685,37 @@ def test_an_assertion_without_words_is_shown_with_its_statement() -> None:
     failure = classify(text, 1, Phase.READY)
     assert failure.kind is K.INVALID_CONFIGURATION
     assert failure.message == "AssertionError: assert self.head_size in (64, 128, 256)"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        # https://github.com/modelscope/ms-swift/issues/6617
+        (
+            "RuntimeError: This flash attention build does not support headdim not being a multiple of 32.",
+            K.INVALID_CONFIGURATION,
+        ),
+        # https://github.com/vllm-project/vllm/issues/52435
+        (
+            "AssertionError: n_physical_experts=256 must be divisible by ep_size=3. Adjust num_redundant_experts.",
+            K.INVALID_CONFIGURATION,
+        ),
+        # https://github.com/vllm-project/vllm/issues/17604
+        ("RuntimeError: size_k must divisible by BLOCK_SIZE_K", K.INVALID_CONFIGURATION),
+        # https://github.com/flashinfer-ai/flashinfer/issues/1796
+        (
+            "RuntimeError: Expect (32 <= headDim <= 2048) && (numTokensPerPage <= 128), got headDimPerCtaV=256",
+            K.INVALID_CONFIGURATION,
+        ),
+        ("RuntimeError: [SymmDeviceMemory] Device does not support multicasting.", K.INVALID_CONFIGURATION),
+        ("AssertionError: DP adjusted local rank 8 is out of bounds.", K.INVALID_CONFIGURATION),
+        ("RuntimeError: Ninja build failed. Ninja output:", K.ENVIRONMENT_BROKEN),
+        ("nvcc.Error: nvcc fatal   : Unsupported gpu architecture 'compute_120a'", K.ENVIRONMENT_BROKEN),
+        # a checkpoint may lack a weight that only a flag asks for: https://github.com/vllm-project/vllm/issues/4989
+        ("KeyError: 'layers.0.attention.wk.weight'", K.ENGINE_CRASH),
+    ],
+)
+def test_a_text_of_a_public_report_is_typed(error: str, kind: FailureKind) -> None:
+    consequence = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    text = started("Traceback (most recent call last):", error)
+    assert classify(f"{text}Traceback (most recent call last):\n{consequence}\n", 1, Phase.READY).kind is kind
