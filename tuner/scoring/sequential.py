@@ -45,7 +45,8 @@ RISK = 0.1
 """The rounds go on while the loss is larger than `LARGEST_LOSS` with more than this probability."""
 
 OPEN = 0.1
-"""Least probability that a smaller form is as good, from which on it is worth a measurement."""
+"""Least probability that a smaller form is as good, from which on it is worth a measurement; and the same for being
+better than the reference."""
 
 LEAST_SAVED = 0.5
 """Least expected number of saved flags at which a smaller form is measured: the flags that it saves times the
@@ -213,19 +214,31 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
         return None
     best = int(np.argmax(np.where(measured, mean, -np.inf)))
     losses, spread = mean[best] - mean, _spreads(covariance, best)
-    as_good = arms.alive & (arms.feasible >= LIKELY) & (losses <= np.clip(TIE * spread, LEAST_LOSS, LARGEST_LOSS))
+    worth = arms.alive & (arms.known | (counts > 0) | _may_beat(arms, mean, covariance))
+    as_good = worth & (arms.feasible >= LIKELY) & (losses <= np.clip(TIE * spread, LEAST_LOSS, LARGEST_LOSS))
     target = int(min(np.flatnonzero(as_good), key=lambda place: (arms.flags[place], losses[place])))
     risks = np.where(measured, ndtr((losses[target] - losses - LARGEST_LOSS) / _spreads(covariance, target)), 0.0)
     risks[target] = 0.0
     rivals = [int(place) for place in np.argsort(-risks) if risks[place] > RISK]
     chance = arms.feasible * ndtr((LEAST_LOSS - losses) / spread)
-    saved = np.where(arms.alive & (chance >= OPEN), np.maximum(arms.flags[target] - arms.flags, 0) * chance, 0.0)
+    saved = np.where(worth & (chance >= OPEN), np.maximum(arms.flags[target] - arms.flags, 0) * chance, 0.0)
     smaller = [int(np.argmax(saved))] if saved.max() >= LEAST_SAVED else []
     reference = target if arms.reference is None else arms.reference
     group = [reference, target, *(rivals[:1] or [best]), *smaller, *rivals[1:2]]
     settled = not rivals and not smaller and bool(counts[target] >= LEAST_ROUNDS)
     gain = float(mean[target] - mean[reference]), float(_spreads(covariance, target)[reference])
     return Plan(target, tuple(dict.fromkeys(group)), settled, losses, as_good, gain)
+
+
+def _may_beat(arms: Arms, mean: Vector, covariance: Matrix) -> NDArray[np.bool_]:
+    """Return which configurations are better than the reference with probability `OPEN`.
+
+    All are without a reference, and where a finalist stands in for one that fails: that finalist can win itself.
+    """
+    if arms.reference is None or arms.alive[arms.reference]:
+        return np.full(len(mean), True)
+    gains = mean - mean[arms.reference]
+    return np.asarray(ndtr(gains / _spreads(covariance, arms.reference)) >= OPEN)
 
 
 def _spreads(covariance: Matrix, place: int) -> Vector:

@@ -185,6 +185,24 @@ def test_a_finalist_that_was_lucky_in_the_search_does_not_keep_its_idle_flags(be
     assert groups[0] == [0, 5, 1]
 
 
+def test_no_form_is_measured_of_a_finalist_that_loses_to_the_defaults_with_each_flag(bench: Bench) -> None:
+    """The loss is 0.3 ± 0.05 by the prior, and 0.15 ± 0.05 or more for each form."""
+    losing = {"a": -0.15, "b": -0.15}
+    finals = Finals(bench, [AB], losing, losing, spread=0.05)
+    groups, done = play(finals)
+    assert groups == [[0, 1]] * (done // 2)
+    assert not any(record.kind is TrialKind.REDUCED for record in finals.records)
+
+
+def test_a_form_of_a_losing_finalist_that_may_be_better_than_the_defaults_is_measured(bench: Bench) -> None:
+    """By the prior, `b` costs 0.3, and `a` brings 0.1."""
+    effects = {"a": 0.1, "b": -0.3}
+    finals = Finals(bench, [AB], effects, effects, spread=0.05)
+    groups, _ = play(finals)
+    assert A in [record.config for record in finals.records if record.kind is TrialKind.REDUCED]
+    assert all(5 in group for group in groups)
+
+
 def test_the_last_form_that_may_be_tried_takes_part(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "FORMS_SHARE", 1 / 12)  # one of the 12 measurements
     assert play(Finals(bench, [AB], SCORES, SCORES, spread=0.004)) == ([[0, 5, 1]], 2)
