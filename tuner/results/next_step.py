@@ -52,7 +52,7 @@ _STEPS = (
     (
         r"not supported for now|does not recognize|Unrecognized (?:model|configuration)|no module or parameter named|"
         r"Attempted to load weight|size mismatch|Cannot find model module|does not exist or is not currently imported|"
-        r"Tokenizer\w*'? (?:object )?has no attribute",
+        r"(?:Tokenizer\w*|Config)'? (?:object )?has no attribute",
         "install versions of the engine and of Transformers that know this model, or give another form of it",
     ),
     (
@@ -61,17 +61,22 @@ _STEPS = (
     ),
     (
         r"undefined symbol|shared object file|common_ops library|version `|binary incompatibility|"
-        r"not installed with the minimum|please (?:re)?install|cannot import name",
+        r"not installed with the minimum|please (?:re)?install|cannot import name|does not match flashinfer|"
+        r"got an unexpected keyword|type object '|Either a revision|is not subscriptable",
         "install the engine anew, in an environment of its own; `tuner doctor` names what does not fit",
     ),
     (
         r"No (?:CUDA|HIP|XPU) (?:GPU|device)s|infer device type|not compiled with CUDA|no CUDA-capable|NVML|"
-        r"Found no NVIDIA driver|CUDA unknown error|initialization error",
+        r"invalid device ord|Found no NVIDIA driver|CUDA unknown error|initialization error",
         "check that `nvidia-smi` shows the GPUs, that CUDA_VISIBLE_DEVICES has them, and that a container may use them",
     ),
     (
         r"NCCL|Gloo|DistNetworkError|Rendezvous",
         "the processes of a server do not reach each other: start one by hand with NCCL_DEBUG=INFO, which says why",
+    ),
+    (
+        r"res=<Response|JSONDecodeError: Expecting value",
+        "a proxy may answer the server's own first request: set NO_PROXY=127.0.0.1,localhost",
     ),
     (r"No module named|No package metadata", "install the package into the engine's environment; see `tuner doctor`"),
 )

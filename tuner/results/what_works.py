@@ -42,6 +42,7 @@ _NUMBER = re.compile(r"\b(?:at most|above|below) (\d+(?:\.\d+)?)\b")
 _BOUNDS = (
     (re.compile(r"estimated maximum model length is (\d+)"), "max_model_len", 1.0),
     (re.compile(r"can be stored in KV cache \((\d+)\)"), "max_model_len", 1.0),
+    (re.compile(r"exceeds available Mamba cache blocks \((\d+)\)"), "max_num_seqs", 1.0),
     (re.compile(r"sampler with (\d+) dummy requests"), "max_num_seqs", 0.5),
 )
 """Numbers that stand apart from the parameter, and the share of one that the parameter may have."""
@@ -52,6 +53,9 @@ def wishes(text: str) -> list[Wish]:
     found: dict[str, Wish] = {}
     for name, higher, bound in (*_asked(text), *_set(text)):
         found.setdefault(name, Wish(name, higher, _bound(text, name) if bound is None else bound))
+    for _, name, _ in _BOUNDS:  # the verb may stand where a message was cut
+        if (bound := _bound(text, name)) is not None:
+            found.setdefault(name, Wish(name, False, bound))
     return sorted(found.values(), key=lambda wish: wish.bound is None)
 
 

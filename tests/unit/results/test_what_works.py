@@ -88,6 +88,11 @@ def space(name: str = "vllm") -> ResolvedSpace:
         (SGLANG_GRAPHS, "a lower mem_fraction_static or a lower cuda_graph_max_bs"),
         (UNCHUNKED, "a higher max_num_batched_tokens or a lower max_model_len"),
         (TORCH, ""),
+        # as https://github.com/vllm-project/vllm/issues/49064 has it
+        (
+            "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969).",
+            "a lower max_num_seqs (at most 969)",
+        ),
     ],
 )
 def test_what_a_message_asks_for(text: str, expected: str) -> None:

@@ -147,7 +147,10 @@ _DEVICE = (
     r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
     r"cannot open shared object file|libcuda\.so cannot found",
     r"undefined symbol|version `\w+_[\d.]+' not found|\bexec format error",
-    r"FlashInfer requires GPUs with|UVA is not available|^TypeError: (?:jit|flash_attn\w*)\(\) got an unexpected",
+    r"FlashInfer requires GPUs with|UVA is not available",
+    r"^TypeError: (?:jit|flash_attn\w*|\w*Wrapper\.\w+)\(\) got an unexpected",
+    r"^AttributeError: type object '\w+' has no attribute|Either a revision or a version must be specified",
+    r"^TypeError: (?:type '[\w.]+'|'type' object) is not subscriptable",
     r"Cannot find CUDA_HOME|Please provide architecture for which code is to be generated",  # HIP's, without a device
     r"not supported on this OS|CUDA (?:\w+ )?error: operation not supported",
 )
@@ -262,6 +265,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"is larger than the number of available GPUs|is greater than max_lora_rank",
         r"requires you to execute the configuration file",
         r"build does not support headdim|Expect \(\d+ <= headDim|Device does not support multicasting",
+        r"^TypeError: \w*(?:Engine|Server)Args\.__init__\(\) got an unexpected keyword",
         r"local rank \d+ is out of bounds|must (?:be )?divisible by",
         r"is not divisible by|greater than the derived max_model_len|not aligned with the quantized weight shape",
         r"chat template string appears path-like|invalid (?:tool call|reasoning) parser",

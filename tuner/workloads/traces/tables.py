@@ -72,7 +72,7 @@ _NEEDED: Mapping[Column, str] = {"time": "time", "input": "tokens of the prompt"
 
 _BLOCK_SIZE = ("block size", "block tokens", "trace block size")
 _DELAY = "delay"
-_NO_VALUES = (None, "", [], {})
+_NO_VALUES: tuple[Any, ...] = (None, "", [], {})
 
 _CACHED = ("cache read input tokens", "cache creation input tokens", "cache write input tokens")
 """Columns with tokens of the prompt that Anthropic's API and Bedrock's do not count in their `input tokens`."""

@@ -710,6 +710,24 @@ def test_an_assertion_without_words_is_shown_with_its_statement() -> None:
         ("RuntimeError: [SymmDeviceMemory] Device does not support multicasting.", K.INVALID_CONFIGURATION),
         ("AssertionError: DP adjusted local rank 8 is out of bounds.", K.INVALID_CONFIGURATION),
         ("RuntimeError: Ninja build failed. Ninja output:", K.ENVIRONMENT_BROKEN),
+        # https://github.com/odysseus-dev/odysseus/issues/191
+        ("ValueError: Either a revision or a version must be specified.", K.ENVIRONMENT_BROKEN),
+        # https://github.com/verl-project/verl-omni/pull/506
+        ("TypeError: type 'array.array' is not subscriptable", K.ENVIRONMENT_BROKEN),
+        # https://github.com/vllm-project/vllm/issues/21822
+        (
+            "TypeError: MultiLevelCascadeAttentionWrapper.plan() got an unexpected keyword argument 'kv_data_type'",
+            K.ENVIRONMENT_BROKEN,
+        ),
+        # https://github.com/vllm-project/vllm/issues/16500
+        ("AttributeError: type object 'TokenizerInfo' has no attribute 'from_huggingface'", K.ENVIRONMENT_BROKEN),
+        # https://github.com/vllm-project/vllm/issues/9398
+        (
+            "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'num_scheduler_steps'",
+            K.INVALID_CONFIGURATION,
+        ),
+        # https://github.com/vllm-project/vllm/issues/20479
+        ("AssertionError: expected size 250112==136064, stride 5120==4096 at dim=0", K.ENGINE_CRASH),
         ("nvcc.Error: nvcc fatal   : Unsupported gpu architecture 'compute_120a'", K.ENVIRONMENT_BROKEN),
         # a checkpoint may lack a weight that only a flag asks for: https://github.com/vllm-project/vllm/issues/4989
         ("KeyError: 'layers.0.attention.wk.weight'", K.ENGINE_CRASH),
