@@ -56,6 +56,7 @@ def sync_to_mlflow(
     study: str | None = None,
     tracking_uri: str | None = None,
     on_wait: Callable[[str], None] = lambda _: None,
+    cache: Path | None = None,
 ) -> SyncReport:
     """Log every finished trial that MLflow lacks, and bring the parent runs of studies up to date.
 
@@ -64,13 +65,14 @@ def sync_to_mlflow(
         study: one study; None syncs all studies of the database.
         tracking_uri: where MLflow is; None takes `MLFLOW_TRACKING_URI`, else an SQLite database in the current folder.
         on_wait: receives one line when another process syncs the database and is waited for.
+        cache: the folder with empty databases of MLflow; see `new_database`.
 
     Raises:
         MlflowUnavailable: if MLflow cannot be used.
         StorageError: if the tuner's database cannot be used or has no such study, or another process syncs it for too
             long.
     """
-    with closing(Follower(store_url, study, tracking_uri, on_wait)) as follower:
+    with closing(Follower(store_url, study, tracking_uri, on_wait, cache=cache)) as follower:
         return follower.sync(summary=True)
 
 
@@ -90,12 +92,14 @@ class Follower:
         tracking_uri: str | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
         wait: DatabaseWait | None = None,
+        cache: Path | None = None,
     ) -> None:
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(Path.cwd())
         self._uri = uri
         self._study = study
         self._store_url = store_url
         self._on_wait = on_wait
+        self._cache = cache
         self._store = open_store(store_url, wait)
         self._log: RunLog | None = None
 
@@ -113,7 +117,7 @@ class Follower:
 
     def _sync(self, summary: bool) -> SyncReport:
         if self._log is None:
-            self._log = RunLog(self._uri, self._store)
+            self._log = RunLog(self._uri, self._store, self._cache)
         self._log.ping()
         logged, already, failed = 0, 0, dict[tuple[str, int, int], str]()
         while missing := [t for t in self._store.unsynced(self._study, _BATCH + len(failed)) if _key(t) not in failed]:
@@ -169,11 +173,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dashboards.mlflow.follower", description=__doc__)
     parser.add_argument("command", choices=["follow"])
     parser.add_argument("--study")
+    parser.add_argument("--cache", type=Path)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         wait = DatabaseWait(_report_problem)
-        follower = Follower(os.environ[STORAGE_VARIABLE], options.study, None, _report_problem, wait)
+        follower = Follower(os.environ[STORAGE_VARIABLE], options.study, None, _report_problem, wait, options.cache)
     except StorageError as error:
         _report_problem(str(error))
         return 1

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboards.frames import to_csv
 from dashboards.mlflow import run_layout, ui
+from dashboards.mlflow.empty_database import create_database
 from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint, best_of
 from dashboards.mlflow.ui import artifact_root, database_file, local_folder, mask_passwords, quiet
 from dashboards.tradeoff import has_tradeoff, tradeoff_frame
@@ -59,19 +60,20 @@ class MlflowUnavailable(Exception):
     """MLflow cannot be used. The database keeps all trials, and the next sync logs those that MLflow lacks."""
 
 
-def create_database(uri: str) -> None:
-    """Create the SQLite database of a tracking URI, if there is none, as a whole.
+def new_database(database: Path, cache: Path | None) -> None:
+    """Create MLflow's database at a path, if there is none; see `create_database`.
 
-    MLflow makes its tables one by one. A process that is killed meanwhile would leave a database that MLflow refuses
-    for good; here it leaves a file beside it that the next call removes.
+    Args:
+        database: the new file.
+        cache: the folder with an empty database of each version of MLflow, which the new one is copied from.
     """
-    database = database_file(uri)
-    if database is None or database.exists():
-        return
-    unfinished = database.with_name(f"{database.name}.part")
-    unfinished.unlink(missing_ok=True)
-    mlflow.MlflowClient(tracking_uri=f"sqlite:///{unfinished}").search_experiments(max_results=1)
-    unfinished.replace(database)
+    kept = None if cache is None else cache / f"empty-{mlflow.__version__}.db"
+    create_database(database, kept, _migrate)
+
+
+def _migrate(database: Path) -> None:
+    """Make a database with MLflow's tables."""
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{database}").search_experiments(max_results=1)
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,13 @@ class _Parent:
 class RunLog:
     """Creates, finds and fills the runs of studies and trials."""
 
-    def __init__(self, uri: str, store: Store) -> None:
-        """Connect to the MLflow at a tracking URI.
+    def __init__(self, uri: str, store: Store, cache: Path | None = None) -> None:
+        """Connect to the MLflow at a tracking URI, and create its database if it is a SQLite file.
+
+        Args:
+            uri: the tracking URI.
+            store: the tuner's database.
+            cache: see `new_database`.
 
         Raises:
             MlflowUnavailable: if it does not answer.
@@ -95,12 +102,13 @@ class RunLog:
         self._uri = uri
         self._store = store
         self._parents: dict[str, _Parent] = {}
-        root = artifact_root(uri)
+        root, database = artifact_root(uri), database_file(uri)
         try:
             if root is not None:
                 root.parent.mkdir(parents=True, exist_ok=True)
             with quiet():
-                create_database(uri)
+                if database is not None:
+                    new_database(database, cache)
                 self._client = mlflow.MlflowClient(tracking_uri=uri)
                 self._client.search_experiments(max_results=1)
         except MLFLOW_ERRORS as error:

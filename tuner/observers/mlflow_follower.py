@@ -23,6 +23,7 @@ import psutil
 from records.trials import TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
+from tuner.files import home
 from tuner.http import HttpError, ReadLimits, fetch
 from tuner.study.protocols import MlflowLacks, StudyObserver, SyncStatus
 
@@ -44,6 +45,11 @@ PARENT_VARIABLE = "TUNER_SYNC_PARENT"
 _POLL_S = 0.25
 REPORT_S = 1.0
 REACH_S = 3.0
+
+
+def mlflow_cache() -> Path:
+    """Return the folder with empty databases of MLflow, which new ones are copied from."""
+    return home() / "mlflow"
 
 
 def unreachable(tracking_uri: str) -> str | None:
@@ -79,7 +85,8 @@ class MlflowFollower(StudyObserver):
             log: file of the follower's messages, one JSON object a line after each sync.
             report: receives MLflow's progress.
         """
-        self._command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--study", study]
+        options = ["--study", study, "--cache", os.fspath(mlflow_cache())]
+        self._command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", *options]
         self._environment = {
             **os.environ,
             STORAGE_VARIABLE: storage_url,

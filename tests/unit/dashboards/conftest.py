@@ -2,21 +2,19 @@
 
 from pathlib import Path
 
-import mlflow
 import pytest
 
+from dashboards.mlflow.log import new_database
 from dashboards.mlflow.ui import embedded_uri
 
 
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database: its migrations take seconds, so they run once."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    mlflow.MlflowClient(tracking_uri=embedded_uri(folder)).search_experiments(max_results=1)
-    return folder / "mlflow.db"
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the empty MLflow database that each test gets a copy of."""
+    return tmp_path_factory.mktemp("mlflow")
 
 
 @pytest.fixture
-def uri(tmp_path: Path, migrated: Path) -> str:
-    (tmp_path / "mlflow.db").write_bytes(migrated.read_bytes())
+def uri(tmp_path: Path, cache: Path) -> str:
+    new_database(tmp_path / "mlflow.db", cache)
     return embedded_uri(tmp_path)

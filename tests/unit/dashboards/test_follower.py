@@ -347,13 +347,11 @@ def test_a_trial_that_mlflow_refuses_does_not_block_the_others(store: Store, url
     assert [trial.number for trial in store.unsynced()] == [1]
 
 
-def test_runs_are_created_in_another_mlflow(store: Store, url: str, uri: str, tmp_path: Path, migrated: Path) -> None:
+def test_runs_are_created_in_another_mlflow(store: Store, url: str, uri: str, tmp_path: Path, cache: Path) -> None:
     finish(store, 0, samples.success())
     sync_to_mlflow(url, None, uri)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "mlflow.db").write_bytes(migrated.read_bytes())
     finish(store, 1, samples.success())
-    assert sync_to_mlflow(url, None, embedded_uri(tmp_path / "b")) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, None, embedded_uri(tmp_path / "b"), cache=cache) == SyncReport(logged=1)
     assert set(runs_by_name(embedded_uri(tmp_path / "b"))) == {"demo $(x)", "#1"}
 
 
@@ -430,7 +428,7 @@ def test_follow_continues_while_mlflow_is_down(
 
 
 def test_a_creation_of_mlflows_database_that_was_cut_off_begins_anew(
-    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         """In place of a SIGKILL between two tables."""
@@ -446,7 +444,7 @@ def test_a_creation_of_mlflows_database_that_was_cut_off_begins_anew(
     assert not (tmp_path / "mlflow.db").exists()
     monkeypatch.undo()
     finish(store, 0, samples.success())
-    assert sync_to_mlflow(url, tracking_uri=embedded_uri(tmp_path)) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, tracking_uri=embedded_uri(tmp_path), cache=cache) == SyncReport(logged=1)
     assert sorted(path.name for path in tmp_path.glob("mlflow.db*")) == ["mlflow.db"]
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from tuner.cli.arguments import command
 from tuner.client.address import is_loopback
 from tuner.errors import EXIT_OURS, TunerError, UserError
 from tuner.extras import need
+from tuner.observers.mlflow_follower import mlflow_cache
 from tuner.processes.ports import port_answers
 from tuner.results import text
 from tuner.use_cases.places import find_study, storage_url, tracking_uri
@@ -35,7 +37,8 @@ def run_sync(study: str | None, storage: str | None) -> int:
     """Log the trials that MLflow lacks, print how many, and return the exit code."""
     url = storage_url(storage, create=False)
     try:
-        report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
+        waits = partial(print, file=sys.stderr)
+        report = sync_to_mlflow(url, study, tracking_uri(url), waits, mlflow_cache())
     except MlflowUnavailable as error:
         again = command("study", "sync", *([] if study is None else [study]))
         raise TunerError(f"{error}; nothing is lost, run `{again}` again when MLflow answers") from None
