@@ -64,6 +64,17 @@ def end_what_tests_start(tmp_path_factory: pytest.TempPathFactory) -> None:
     end_with_this_process(tmp_path_factory.mktemp("started"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_priority() -> Iterator[None]:
+    """Threads of the lowest priority keep that of their process: beside other workers they hardly run, and tests wait.
+
+    Started programs, such as the load generator, set their own priority.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "setpriority", lambda *_: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def keep_the_environment() -> Iterator[None]:
     """Fail a test that leaves a variable to the tests after it."""

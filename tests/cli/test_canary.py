@@ -53,7 +53,9 @@ def servers(tmp_path: Path) -> Iterator[list[str]]:
         each.close()
 
 
-def test_both_servers_get_the_same_requests(tmp_path: Path, folder: Path, servers: list[str], words: list[str]) -> None:
+def test_both_servers_get_the_same_requests(
+    tmp_path: Path, folder: Path, servers: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = servers
     printed = run_here(folder, "server", "compare", "--url", a, "--url", f"{b}/v1/", *words, "--json", "--blocks", "2")
     lengths = [
@@ -66,6 +68,7 @@ def test_both_servers_get_the_same_requests(tmp_path: Path, folder: Path, server
     assert found["failed"] == {"only_a": 0, "only_b": 0}
     assert found["requests"] == 40 * found["pairs"]
     assert found["verdict"] in ("holds", "worse", "better", "inconclusive")
+    monkeypatch.setattr(canary, "LoadSender", Virtual)
     run_here(folder, "server", "compare", "--url", a, "--url", b, *words, "--json", "--blocks", "2")
     assert sorted(each.name for each in (folder / "tuner_compare").iterdir()) == ["1", "2"]
 

@@ -91,9 +91,8 @@ def run(store: Store, name: str, count: int, provenance: Provenance = Provenance
 
 
 @pytest.fixture(autouse=True)
-def plain_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the lowest priority, a busy machine would compute no lesson before a learner's patience ends."""
-    monkeypatch.setattr(host_learning, "_NICENESS", 0)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine would compute no lesson before a learner's patience ends."""
     monkeypatch.setattr(host_learning, "_PATIENCE_S", 600.0)
 
 
