@@ -129,10 +129,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Look for no garbage while tests are collected: hardly anything is, and it took a seventh of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep what the test modules imported out of later collections of garbage, which took a tenth of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
