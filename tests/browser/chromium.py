@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING
 from tests.programs import needed
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 DRIVER = "GL Driver Message"
 """In warnings of Chromium about its own drawing without a GPU."""
+
+PICTURES = os.environ.get("TUNER_PICTURES")
+"""A folder for pictures of the pages, for a look and for the documents."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ def browser() -> Iterator[Browser]:
             yield opened
         finally:
             opened.close()
+
+
+def keep(page: Page, name: str) -> None:
+    if PICTURES is not None:
+        page.screenshot(path=Path(PICTURES) / name)
 
 
 def look(opened: Browser, file: Path, width: int, scheme: str, picture: Path | None = None) -> Seen:

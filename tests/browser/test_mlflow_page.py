@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dashboards.plots.style import plotly_script
-from tests.browser.chromium import browser
+from tests.browser.chromium import keep
 from tests.browser.servers import running, simulated_study, watched_page
 from tuner.processes.ports import lease_port
 
@@ -30,15 +28,6 @@ UNKNOWN_USER = "/ajax-api/2.0/mlflow/users/current"
 
 ASSISTANT_CLOSED = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 """MLflow opens a side panel on the first visit; after it is closed, it stays closed."""
-
-PICTURES = os.environ.get("TUNER_PICTURES")
-"""A folder for pictures of the pages, for a look and for the documents."""
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +54,6 @@ def cells(page: Page, column: str) -> list[str]:
         selector, "all => all.map(e => [Number(e.closest('.ag-row').getAttribute('row-index')), e.innerText.trim()])"
     )
     return [text for _, text in sorted(rows)]
-
-
-def keep(page: Page, name: str) -> None:
-    if PICTURES is not None:
-        page.screenshot(path=Path(PICTURES) / name)
 
 
 def test_the_link_opens_the_trials_with_the_best_score_first(opened: Browser, link: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -12,23 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.chromium import browser
+from tests.browser.chromium import keep
 from tests.browser.servers import running, simulated_study, watched_page
 from tests.cli.conftest import NoMlflow
 from tuner.processes.ports import lease_port
 from tuner.use_cases import optimize as optimize_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
-PICTURES = os.environ.get("TUNER_PICTURES")
 TRIALS = 12
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +42,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def contents(database: Path) -> list[str]:
     with closing(sqlite3.connect(database)) as connection:
         return list(connection.iterdump())
-
-
-def keep(page: Page, name: str) -> None:
-    if PICTURES is not None:
-        page.screenshot(path=Path(PICTURES) / name)
 
 
 def test_the_page_of_a_study_has_its_front_and_its_importance(opened: Browser, base: str) -> None:

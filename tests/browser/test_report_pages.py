@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.chromium import PAPER, browser, look, print_page
+from tests.browser.chromium import PAPER, look, print_page
 from tests.cli.command import ran
 from tests.cli.conftest import NoMlflow, short_traffic
 from tests.recorded import MIX, SEVEN_B, recorded_study
@@ -30,12 +29,6 @@ LEAST = {**dict.fromkeys(SIMULATED, 8), **dict.fromkeys(RECORDED, 4), SEVERAL: 1
 WINDOWS = ((1280, "light"), (390, "dark"))
 OTHER_WINDOWS = ((1280, "dark"), (390, "light"))
 """For one page, because each takes seconds and all pages have the same style sheet."""
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import pytest
 
 from storage.service.records import Submission
 from storage.service.store import open_service_store
-from tests.browser.chromium import browser
 from tests.browser.page_walk import LONG_MS, Walk, walk
 from tests.ports import free_port
 from tests.service.running import Service, running_service, start_service
@@ -28,12 +27,6 @@ SOME = re.compile(r"([3-9]|\d\d+) of 400")
 
 IMAGE = "<img src=x onerror=window.hacked=1>"
 """A text that runs a script where it is taken for HTML."""
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

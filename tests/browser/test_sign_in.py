@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.chromium import browser
 from tests.browser.page_walk import Walk, walk
 from tests.oidc import CLIENT, ROLES, providing
 from tests.service.running import Service, start_service
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 ADA, ROOT, EVE = (f"{name}@example.com" for name in ("ada", "root", "eve"))
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
