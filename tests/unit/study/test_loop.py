@@ -4,7 +4,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -112,12 +111,14 @@ class LateExecutor(SilentExecutor):
         return [Finished(self.spec, outcome, 0)]
 
 
-class OneTrial:
-    def __init__(self) -> None:
-        self.items = [WorkItem(0, 0, TrialKind.BASELINE, {}, None)]
+class Items:
+    """A source of given trials; without any, that of the defaults."""
+
+    def __init__(self, *items: WorkItem) -> None:
+        self.items = deque(items or [WorkItem(0, 0, TrialKind.BASELINE, {}, None)])
 
     def next(self, slot: int) -> WorkItem | None:
-        return self.items.pop() if self.items else None
+        return self.items.popleft() if self.items else None
 
     def exhausted(self) -> bool:
         return not self.items
@@ -134,7 +135,7 @@ def run_loop(
         open_study(store, spec, executor.info, ["cpu"], clock)
         optuna_study: Any = SimpleNamespace(tell=lambda *_: None)
         loop = Loop(spec, Budget(1), store, optuna_study, executor, bench.listener, stop, clock)
-        return loop.run(OneTrial(), lambda: clock.seconds >= limit)
+        return loop.run(Items(), lambda: clock.seconds >= limit)
     finally:
         store.close()
 
@@ -160,13 +161,13 @@ def test_what_is_proposed_while_the_study_is_stopped_does_not_start(
     """The stop may have kept predictions from it."""
     clock, stop = SteppedClock(), threading.Event()
     executor = SilentExecutor(clock, info)
-    proposed = OneTrial.next
+    proposed = Items.next
 
-    def stopped(source: OneTrial, slot: int) -> WorkItem | None:
+    def stopped(source: Items, slot: int) -> WorkItem | None:
         stop.set()
         return proposed(source, slot)
 
-    monkeypatch.setattr(OneTrial, "next", stopped)
+    monkeypatch.setattr(Items, "next", stopped)
     assert run_loop(bench, executor, clock, stop, limit=math.inf) is RunEnding.INTERRUPTED
     assert executor.submitted == []
     assert bench.records() == []
@@ -291,20 +292,22 @@ class TwoGpuExecutor(SilentExecutor):
         return [Finished(spec, outcome, slot) for slot, spec in found]
 
 
-@dataclass
-class Sizes:
-    """A source of trials that use so many GPUs."""
+def loop_of_two_gpus(bench: Bench, clock: SteppedClock, lasts: dict[int, float]) -> tuple[Loop, TwoGpuExecutor]:
+    info = EngineInfo("vllm", "0.25.1", None, None, Provenance.MEASURED)
+    executor = TwoGpuExecutor(clock, info, lasts)
+    spec = bench.spec(space=load_space("vllm").resolve(Context(hardware_named("h200"), "0.25.1", gpus=2)))
+    store = bench.store()
+    open_study(store, spec, info, ["2 × H"], clock)
+    told = SimpleNamespace(tell=lambda *_: None)
+    loop = Loop(spec, Budget(9), store, told, executor, bench.listener, threading.Event(), clock)  # type: ignore[arg-type]
+    return loop, executor
 
-    items: deque[WorkItem]
 
-    def next(self, slot: int) -> WorkItem | None:
-        return self.items.popleft() if self.items else None
-
-    def exhausted(self) -> bool:
-        return not self.items
-
-    def give_back(self, item: WorkItem) -> None:
-        self.items.append(item)
+def sized(*sizes: int) -> Items:
+    """Return a source of trials that use so many GPUs, of which the first has the defaults."""
+    kinds = [TrialKind.BASELINE, *[TrialKind.SEARCH] * len(sizes)]
+    config = {1: {}, 2: {"tensor_parallel_size": 2}}
+    return Items(*(WorkItem(number, 0, kinds[number], config[size], None) for number, size in enumerate(sizes)))
 
 
 @pytest.mark.parametrize(
@@ -326,52 +329,22 @@ class Sizes:
 def test_trials_of_mixed_sizes_share_the_gpus(
     bench: Bench, sizes: list[int], lasts: dict[int, float], began: list[tuple[float, int, int]]
 ) -> None:
-    clock = SteppedClock()
-    info = EngineInfo("vllm", "0.25.1", None, None, Provenance.MEASURED)
-    executor = TwoGpuExecutor(clock, info, lasts)
-    space = load_space("vllm")
-    resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
-    config = {1: {}, 2: {"tensor_parallel_size": 2}}
-    kinds = [TrialKind.BASELINE, *[TrialKind.SEARCH] * len(sizes)]
-    spec = bench.spec(space=resolved)
-    store = bench.store()
-    open_study(store, spec, info, ["2 × H"], clock)
-    told = SimpleNamespace(tell=lambda *_: None)
-    loop = Loop(spec, Budget(9), store, told, executor, bench.listener, threading.Event(), clock)  # type: ignore[arg-type]
-    items = deque(WorkItem(number, 0, kinds[number], config[size], None) for number, size in enumerate(sizes))
-    assert loop.run(Sizes(items), lambda: False) is RunEnding.DONE
+    loop, executor = loop_of_two_gpus(bench, SteppedClock(), lasts)
+    assert loop.run(sized(*sizes), lambda: False) is RunEnding.DONE
     assert executor.began == began
-    store.close()
 
 
 def test_a_trial_that_still_waits_is_left_to_the_next_run(bench: Bench) -> None:
     clock = SteppedClock()
-    info = EngineInfo("vllm", "0.25.1", None, None, Provenance.MEASURED)
-    executor = TwoGpuExecutor(clock, info, {})
-    space = load_space("vllm")
-    resolved = space.resolve(Context(hardware_named("h200"), "0.25.1", gpus=2))
-    spec = bench.spec(space=resolved)
-    store = bench.store()
-    open_study(store, spec, info, ["2 × H"], clock)
-    told = SimpleNamespace(tell=lambda *_: None)
-    loop = Loop(spec, Budget(9), store, told, executor, bench.listener, threading.Event(), clock)  # type: ignore[arg-type]
-    items = [WorkItem(0, 0, TrialKind.BASELINE, {}, None)]
-    items.append(WorkItem(1, 0, TrialKind.SEARCH, {"tensor_parallel_size": 2}, None))
-    assert loop.run(Sizes(deque(items)), lambda: clock.seconds > 0) is RunEnding.TIMEOUT
+    loop, executor = loop_of_two_gpus(bench, clock, {})
+    assert loop.run(sized(1, 2), lambda: clock.seconds > 0) is RunEnding.TIMEOUT
     assert executor.began == [(0, 0, 0)]
-    waiting = some(store.trial("s", 1, 0))
+    waiting = some(bench.store().trial("s", 1, 0))
     assert (waiting.attempts, waiting.outcome) == (0, None)
-    store.close()
 
 
-class HandClock:
+class HandClock(SteppedClock):
     """A clock that only `wait` moves; its date is the real one."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def monotonic(self) -> float:
-        return self.seconds
 
     def now(self) -> datetime:
         return RealClock().now()
