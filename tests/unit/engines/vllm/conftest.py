@@ -7,13 +7,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
+from records.trials import Failure
+from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.errors import TrialFailed
+from tuner.specs import TrialSpec
+from tuner.workloads.spec import ClosedLoop
+
+NEVER = threading.Event()
+LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=16, output_len=8, seed=100)
 FILES = {
     "vllm/__init__.py": "__version__ = '1.2.3'\n",
     "vllm/entrypoints/__init__.py": "",
@@ -151,3 +159,15 @@ def child_ended_by(number: signal.Signals, word: str, parent: bool = False) -> I
     yield
     stop.set()
     thread.join()
+
+
+def started(engine: VllmEngine, spec: TrialSpec) -> VllmServer:
+    server = engine.launch(spec, spec.limits)
+    server.wait_ready(NEVER)
+    return server
+
+
+def failure_of(call: Callable[[], object]) -> Failure:
+    with pytest.raises(TrialFailed) as caught:
+        call()
+    return caught.value.failure

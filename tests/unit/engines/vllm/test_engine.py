@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from records.trials import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
-from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
+from records.trials import Culprit, FailureKind, Phase, Provenance, TrialKind
+from tests.fakes import FAKE_VLLM, install_fake_vllm
+from tests.unit.engines.vllm.conftest import LOAD, NEVER, MadeVllm, child_ended_by, failure_of, started
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.engines.base import EngineSettings
-from tuner.engines.server.devices import WorkerDevice, base_environment
+from tuner.engines.server.devices import WorkerDevice
 from tuner.engines.server.program_engine import command_text
 from tuner.engines.vllm import engine as vllm_engine
-from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.resident_client import ForkedServerProcess
 from tuner.engines.vllm.toolbox import own_environment
-from tuner.errors import TrialFailed
 from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
@@ -34,12 +33,8 @@ from tuner.processes.supervisor import KEPT_BYTES
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.testing.engine import EngineContract
 from tuner.trial.pipeline import run_trial
-from tuner.workloads.spec import ClosedLoop
 
-FAKE = Path(__file__).parents[3] / "fakes" / "fake_vllm.py"
-NEVER = threading.Event()
 SOON = 10.0
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=16, output_len=8, seed=100)
 
 MakeSpec = Callable[..., TrialSpec]
 
@@ -48,10 +43,7 @@ MakeSpec = Callable[..., TrialSpec]
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmEngine]:
     monkeypatch.setenv("VLLM_LEFT_OVER", "1")
     monkeypatch.setenv("RAY_JOB_ID", "1")
-    wrapper = tmp_path / "vllm"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    wrapper.chmod(0o755)
-    made = VllmEngine(EngineSettings("vllm", str(wrapper), tmp_path / "home"))
+    made = VllmEngine(EngineSettings("vllm", str(install_fake_vllm(tmp_path / "bin")), tmp_path / "home"))
     yield made
     made.close()
 
@@ -65,18 +57,6 @@ def make_spec(tmp_path: Path) -> MakeSpec:
         return TrialSpec("s", 3, 0, 1, kind, {}, launch, LOAD, 1, tmp_path / "artifacts", limits or Limits())
 
     return make
-
-
-def started(engine: VllmEngine, spec: TrialSpec) -> VllmServer:
-    server = engine.launch(spec, spec.limits)
-    server.wait_ready(NEVER)
-    return server
-
-
-def failure_of(call: Callable[[], object]) -> Failure:
-    with pytest.raises(TrialFailed) as caught:
-        call()
-    return caught.value.failure
 
 
 class TestContract(EngineContract):
@@ -327,7 +307,7 @@ import os, sys
 def main():
     if os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "fork":
         sys.exit(os.environ["FORKED_SAYS"])
-    os.execv(sys.executable, [sys.executable, {str(FAKE)!r}, *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, {str(FAKE_VLLM)!r}, *sys.argv[1:]])
 """
 
 
@@ -439,12 +419,6 @@ def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
     assert own_environment(tmp_path, [2, 3])["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert own_environment(tmp_path, [3])["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert "CUDA_VISIBLE_DEVICES" not in own_environment(tmp_path)
-
-
-def test_inherited_settings_of_vllm_and_ray_are_left_out() -> None:
-    assert base_environment({"VLLM_X": "1", "RAY_Y": "2", "PGPASSWORD": "3", "HF_HUB_OFFLINE": "1"}) == {
-        "HF_HUB_OFFLINE": "1"
-    }
 
 
 def test_the_command_text_is_quoted() -> None:

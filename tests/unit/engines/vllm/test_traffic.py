@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from records.trials import FailureKind, Phase, TrialKind, TrialOutcome
+from tests.fakes import install_fake_vllm
 from tests.unit.engines.vllm.conftest import child_ended_by
 from tuner.engines.base import EngineSettings
 from tuner.engines.server import traffic
@@ -26,7 +26,6 @@ from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.traffic import Traffic
 
-FAKE = Path(__file__).parents[3] / "fakes" / "fake_vllm.py"
 TRAFFIC = Traffic.model_validate(
     {
         "arrivals": {"process": "poisson", "rate": 60},
@@ -53,10 +52,7 @@ def words(_: Toolbox, plan: Path, log: Path) -> list[tuple[str, int, int | None]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(Toolbox, "prompts", words)
     monkeypatch.setattr(traffic, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not fail these tests
-    wrapper = tmp_path / "vllm"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    wrapper.chmod(0o755)
-    engine = VllmEngine(EngineSettings("vllm", str(wrapper), tmp_path / "home"))
+    engine = VllmEngine(EngineSettings("vllm", str(install_fake_vllm(tmp_path / "bin")), tmp_path / "home"))
 
     def go(traffic: Traffic = TRAFFIC, limits: Limits | None = None, **behaviour: Any) -> TrialOutcome:
         launch = LaunchSpec(ModelRef("/model", "/tokenizer", "m"), (), (), {"FAKE_VLLM": json.dumps(behaviour)})

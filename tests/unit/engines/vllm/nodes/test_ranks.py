@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -17,17 +16,15 @@ import pytest
 
 from records.trials import Failure, FailureKind, Phase, TrialKind
 from tests.fakes import install_fake_vllm
+from tests.unit.engines.vllm.conftest import LOAD, NEVER, failure_of, started
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.engine import VllmEngine, VllmServer
+from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.nodes import Meeting, RankedProcess, RankEnd, RankHost, RankStart, RankStopped, headless
-from tuner.errors import TrialFailed
 from tuner.processes.family import is_alive
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
-NEVER = threading.Event()
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=16, output_len=8, seed=100)
 TWO = ("--tensor-parallel-size", "2")
 
 MakeSpec = Callable[..., TrialSpec]
@@ -97,18 +94,6 @@ def make_spec(tmp_path: Path) -> MakeSpec:
         return TrialSpec("s", 3, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, tmp_path / "artifacts", gpus=2)
 
     return make
-
-
-def started(engine: VllmEngine, spec: TrialSpec) -> VllmServer:
-    server = engine.launch(spec, spec.limits)
-    server.wait_ready(NEVER)
-    return server
-
-
-def failure_of(call: Callable[[], object]) -> Failure:
-    with pytest.raises(TrialFailed) as caught:
-        call()
-    return caught.value.failure
 
 
 def rank_pid(node: Node) -> int:
