@@ -9,6 +9,13 @@ from storage.service.store import ServiceStore
 START = datetime(2026, 11, 26, 9, 0, 0, 123456, tzinfo=UTC)
 DRIVER = Driver("gpu-1", 4711, 123_456_789_012, "0f4c2a3e-boot")
 OTHER = Driver("gpu-2", 4711, 123_456_789_012, "0f4c2a3e-boot")
+SIZED_TRAFFIC = """
+arrivals: {process: poisson, rate: 8}
+requests: 100
+classes: {a: {input: 500, output: 100}}
+slo: {a: {p95_ttft_ms: 2000, p95_tpot_ms: 100}}
+"""
+"""The traffic of a study of servers for a load."""
 
 
 def at(seconds: float) -> datetime:

@@ -8,25 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.model_configs import SMALL_QWEN
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.base import InlineExecutor
 from tuner.study.protocols import MlflowLacks
 from tuner.use_cases import files
 from tuner.use_cases import optimize as optimize_run
-
-SHAPE = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "vocab_size": 4096,
-    "hidden_size": 256,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
 
 
 class NoMlflow:
@@ -80,7 +68,7 @@ def report_of_a_study(home: Path) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(SHAPE))
+    (folder / "config.json").write_text(json.dumps(SMALL_QWEN))
     return folder
 
 

@@ -16,6 +16,7 @@ from tests.cli.command import CommandOutput, everything_in, one_line, ran, refus
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
 from tests.gguf_model import write_model
+from tests.model_configs import TINY_QWEN
 from tests.tensorrt_llm_program import VERSION, write_program
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
@@ -227,8 +228,7 @@ def test_a_database_error_that_optuna_wraps_is_one_line_with_its_reason(
 
 
 SITE = Path(__file__).parents[1] / "fakes" / "sglang_site"
-SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-CONFIG = {"model_type": "qwen2", "intermediate_size": 128, "vocab_size": 41, "max_position_embeddings": 2048, **SHAPE}
+CONFIG = {**TINY_QWEN, "num_key_value_heads": 2}
 SPACE = """
 engine: openai
 parameters:

@@ -14,6 +14,8 @@ from records.trials import Repeat
 from tests.cli.command import CommandOutput, ran, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tests.model_configs import CONFIG_7B, QWEN
+from tests.service_samples import SIZED_TRAFFIC
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu as devices
 from tuner.cancellation import CancelToken
@@ -25,30 +27,12 @@ from tuner.use_cases import engines
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import Traffic
 
-TRAFFIC = """
-arrivals: {process: poisson, rate: 8}
-requests: 100
-classes: {a: {input: 500, output: 100}}
-slo: {a: {p95_ttft_ms: 2000, p95_tpot_ms: 100}}
-"""
-QWEN_7B = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "vocab_size": 152064,
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "torch_dtype": "bfloat16",
-}
 MODEL = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--workload", "traffic.yaml")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    (tmp_path / "traffic.yaml").write_text(SIZED_TRAFFIC)
     return tmp_path
 
 
@@ -185,7 +169,7 @@ def confirmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CommandOutput:
     monkeypatch.setattr(HoldsNineTenths, "first", None)
     vllm = str(install_fake_vllm(folder / "bin"))
     (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(QWEN_7B))
+    (folder / "model" / "config.json").write_text(json.dumps({**CONFIG_7B, **QWEN}))
     load = ("--model", "model", "--workload", "traffic.yaml", "--gpu", "l4", "--vllm", vllm)
     return run_here(
         folder, "size", *load, "--most-gpus", "2", "--confirm", "1", "--json", "--", "--max-model-len", "4096"

@@ -7,14 +7,8 @@ import pytest
 
 from tests.cli.command import ran
 from tests.service.running import Service, running_service
+from tests.service_samples import SIZED_TRAFFIC
 from tuner.client.client import Client
-
-TRAFFIC = """
-arrivals: {process: poisson, rate: 8}
-requests: 100
-classes: {a: {input: 500, output: 100}}
-slo: {a: {p95_ttft_ms: 2000, p95_tpot_ms: 100}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +22,7 @@ def test_servers_for_a_load_from_submission_to_the_report(
 ) -> None:
     monkeypatch.setenv("TUNER_SERVER", service.address)
     monkeypatch.setenv("TUNER_TOKEN", service.token)
-    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    (tmp_path / "traffic.yaml").write_text(SIZED_TRAFFIC)
     load = ("--model", "Qwen/Qwen2.5-7B-Instruct", "--workload", "traffic.yaml", "--most-gpus", "1")
     size = ("service", "submit", "--size", "--id", "fleet", "--watch", "--card", "h100", "--card-price", "h100=2")
     printed = ran(tmp_path, *size, *load)

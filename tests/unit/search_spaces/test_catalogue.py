@@ -27,7 +27,7 @@ from search_spaces import (
 from search_spaces.catalogue.formats import StoredFormat, stored_format
 from search_spaces.catalogue.layers import Attention, LayerGroup, Mlp
 from tests.contracts.space_contract import generous
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B
 
 GIB = 2**30
 SMALL = {**CONFIG_7B, "model_type": "llama"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, ModelShape, SpaceError, hardware_named, load_space
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 OLD, NEW = (0, 25, 1), (0, 32, 0)

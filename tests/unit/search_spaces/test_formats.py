@@ -9,7 +9,7 @@ import pytest
 from search_spaces import ModelShape, known_models
 from search_spaces.catalogue.formats import of_quant_file
 from search_spaces.catalogue.models import PartBits
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B
 
 DENSE = {**CONFIG_7B, "model_type": "qwen2"}
 MOE = {

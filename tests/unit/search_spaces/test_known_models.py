@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces import ModelShape, known_model, known_models
+from search_spaces import ModelShape, known_models
 from search_spaces.catalogue.layers import Attention, Experts, LatentAttention, Recurrent
 
 # name: kind, billions of weights without draft layers, bytes of KV cache of a token in 16 bits. Weights are those of
@@ -200,7 +200,3 @@ def test_a_decoder_without_a_type_has_that_of_the_whole() -> None:
     text = {**sizes, **heads, **experts, "vocab_size": 129280, "max_position_embeddings": 8192}
     shape = ModelShape.from_config_json({"model_type": "deepseek_vl_v2", "language_config": text})
     assert (shape.unread, shape.kv_bytes_per_token(2), shape.parameters) == (None, 61_440, 2_934_734_080)
-
-
-def test_an_unknown_model_has_no_shape() -> None:
-    assert known_model("Qwen/Qwen9-1T") is None

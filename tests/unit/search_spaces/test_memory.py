@@ -10,18 +10,7 @@ from search_spaces import Context, ModelShape, ResolvedSpace, SpaceError, hardwa
 from search_spaces.memory import memory_need
 from search_spaces.render import gpus_of
 from tests.contracts.space_contract import QWEN
-
-CONFIG_7B = {
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-}
+from tests.model_configs import CONFIG_7B
 
 
 def test_the_weights_of_a_small_shape() -> None:

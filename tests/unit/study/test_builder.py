@@ -11,7 +11,7 @@ from records.trials import Provenance, TrialKind
 from search_spaces import hardware_named
 from storage.store import open_store
 from tests.contracts.space_contract import QWEN
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B, SMALL_QWEN, TINY_QWEN
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
@@ -35,19 +35,7 @@ def spec_of(model: str, folder: Path, card: str = "t4", **settings: Any) -> Stud
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    config = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "vocab_size": 4096,
-        "hidden_size": 256,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16",
-    }
+    config = {**SMALL_QWEN, "max_position_embeddings": 2048, "tie_word_embeddings": True}
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
@@ -416,9 +404,7 @@ def test_a_trial_has_the_gpus_of_the_engine_that_needs_most(
 
 
 def test_all_engines_of_a_study_have_the_same_gpus(tmp_path: Path) -> None:
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    config = {"model_type": "qwen2", "vocab_size": 41, "max_position_embeddings": 2048, **shape}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(TINY_QWEN), encoding="utf-8")
     words = ("sglang=", "--tp-size", "2")
     plan = plan_study(StudySettings(model=str(tmp_path), server_arguments=words), ("vllm", "sglang"), card="h200")
     assert [gpus_of_trial(each.settings) for each in plan.every] == [2, 2]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models, find_model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from search_spaces import hardware_named
-from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tests.model_configs import CONFIG_7B
 from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
 from tuner.settings.study import StudySettings

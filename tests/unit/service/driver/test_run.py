@@ -17,6 +17,7 @@ from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.cli.conftest import NoMlflow
 from tests.empty_database import write_empty_database
+from tests.service_samples import SIZED_TRAFFIC
 from tests.unit.service.scheduler.test_scheduler import FakeLauncher
 from tests.unit.storage.test_locks import another_process
 from tests.unit.use_cases.size.test_page import SIZING
@@ -158,13 +159,7 @@ def test_a_request_is_a_wish(store: ServiceStore, request_: Request, wish: str) 
     assert [name for name in ("conclude", "stop", "pause") if getattr(wishes, name).is_set()] == [wish]
 
 
-TRAFFIC = """
-arrivals: {process: poisson, rate: 8}
-requests: 100
-classes: {a: {input: 500, output: 100}}
-slo: {a: {p95_ttft_ms: 2000, p95_tpot_ms: 100}}
-"""
-SIZED = {"size": True, "card": ["l4", "h100"], "model": "Qwen/Qwen2.5-7B-Instruct", "workload": [TRAFFIC]}
+SIZED = {"size": True, "card": ["l4", "h100"], "model": "Qwen/Qwen2.5-7B-Instruct", "workload": [SIZED_TRAFFIC]}
 
 
 def size_it(
