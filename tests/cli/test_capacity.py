@@ -141,12 +141,8 @@ def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (
-            ["--", "--tensor-parallel-size", "4"],
-            "14 attention heads, which 4 does not divide; choose a divisor",
-        ),
+        (["--", "--tensor-parallel-size", "4"], "14 attention heads, which 4 does not divide; choose a divisor"),
         (["--engine", "vllm", "--gpu", "t4"], "--gpu 't4': this setting is for a simulation"),
-        (["--engine", "other"], "--engine 'other': no engine has this name"),
     ],
 )
 def test_a_simulated_capacity_refuses_what_cannot_be_simulated(

@@ -20,7 +20,6 @@ from storage import normalise_url, open_store
 from tests.cli.command import PATHS, TREE, CommandOutput, everything_in, one_line, ran, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner import __version__
-from tuner.export.formats.registry import names
 from tuner.study.optuna_storage import RULED_OUT
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
@@ -148,18 +147,6 @@ def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) ->
     assert (study.folder / "best_serve.sh").is_file()
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "kserve"])
-def test_export_writes_every_format(study: Study, tmp_path: Path, name: str) -> None:
-    chosen = tmp_path / "server.yaml"
-    printed = run_here(study.folder, "study", "export", "--trial", "1", "--format", name, "-o", str(chosen))
-    assert (printed.code, printed.err) == (0, "")
-    assert printed.out.startswith(f"wrote {chosen}, ")
-    text = chosen.read_text()
-    assert "trial 1" in text
-    assert "Simulated, not measured" not in text
-    assert "suffix" in text
-
-
 def test_a_format_has_its_own_file(study: Study) -> None:
     before = everything_in(study.folder)
     printed = run_here(study.folder, "study", "export", "--format", "compose")
@@ -174,10 +161,6 @@ def test_a_format_has_its_own_file(study: Study) -> None:
         (["study", "trial", "99"], ["study 'small one' has no trial 99", "tuner study trials"]),
         (["study", "trials", "other"], ["STUDY 'other'", "studies: small one"]),
         (["study", "export", "--trial", "99"], ["--trial 99", "see `tuner study trials 'small one'`"]),
-        (
-            ["study", "export", "--trial", "99", "--format", "compose"],
-            ["--trial 99", "see `tuner study trials 'small one'`"],
-        ),
         (
             ["study", "export", "--format", "kserve"],
             ["--format 'kserve': it reads models from a hub, and ", "choose another"],
@@ -252,14 +235,6 @@ def test_the_same_command_runs_no_trial_and_a_larger_budget_continues(study: Stu
     assert json.loads(printed.out)["trials"] == TRIALS + 1
     assert f"{TRIALS + 1} trials ({TRIALS} finished before)" in printed.err
     assert f"/{TRIALS + 1}] #0 " not in printed.err
-
-
-@pytest.mark.usefixtures("without_ray")
-def test_another_workload_under_the_same_name_is_refused(study: Study) -> None:
-    changed = ["40" if word == "20" else word for word in study.argv]
-    printed = run_here(study.folder, *changed)
-    one_line(printed, "workload (num_prompts: 20 -> 40)")
-    assert "or another name" in printed.err
 
 
 @pytest.fixture
