@@ -1,7 +1,5 @@
 """The contract of every search space; a test class adds the fixture `space` and nothing else."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

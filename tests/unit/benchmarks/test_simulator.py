@@ -1,7 +1,5 @@
 """The simulator's accuracy: recorded studies as rows, errors by regime, and published runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

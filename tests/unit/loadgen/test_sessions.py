@@ -4,8 +4,6 @@ Both clients get the same sessions. They have to agree on when a turn is due, an
 unsent. The times are worked out by hand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Known cards, prices and models: what a configuration says of a model, and what its formats and context need."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The longest context of a model, as vLLM derives it from `rope_scaling` and `rope_parameters`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

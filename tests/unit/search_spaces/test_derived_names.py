@@ -1,7 +1,5 @@
 """Names on the hub that are derived from a known model's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a model is, in one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces import known_models

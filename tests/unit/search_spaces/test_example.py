@@ -1,7 +1,5 @@
 """The worked example of a search space: docs/examples/search_space.yaml and .md."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

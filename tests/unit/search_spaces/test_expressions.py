@@ -1,7 +1,5 @@
 """The expression language: values, three-valued logic, and refused syntax."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

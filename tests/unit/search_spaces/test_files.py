@@ -1,7 +1,5 @@
 """Files of search spaces: mistakes are one line with file and line, and the examples of the pages."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

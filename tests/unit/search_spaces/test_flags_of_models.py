@@ -3,8 +3,6 @@
 Expected values were read in the sources of vLLM 0.15.1, 0.25.1 and 0.32.0.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

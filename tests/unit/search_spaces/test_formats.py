@@ -1,7 +1,5 @@
 """The bits of each part of a quantized checkpoint, scales included, and the bytes that follow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

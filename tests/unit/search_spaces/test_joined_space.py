@@ -1,7 +1,5 @@
 """A space of several engines: its contract, and what the engine opens and closes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Public configurations against what their publishers and Transformers say of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces import ModelShape, known_models

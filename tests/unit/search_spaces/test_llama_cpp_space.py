@@ -1,7 +1,5 @@
 """The space of llama.cpp: its contract, its rules, and that it names its engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

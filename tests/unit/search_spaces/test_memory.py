@@ -1,7 +1,5 @@
 """The memory estimate against sums by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

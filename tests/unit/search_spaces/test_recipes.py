@@ -1,7 +1,5 @@
 """The shipped recipes: which hold for a model, a card and a load, and that each is valid where it holds."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

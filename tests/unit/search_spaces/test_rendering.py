@@ -1,7 +1,5 @@
 """How values become flags: capture sizes, keys of a flag's JSON object, and other spellings of flags."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

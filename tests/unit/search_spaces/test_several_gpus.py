@@ -1,7 +1,5 @@
 """The shape of a server: which sizes of parallelism a space offers, and how many GPUs they need."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The space of SGLang: its contract, its rules, and its defaults on a card."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contract for every shipped space, and the purpose of each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The space of TensorRT-LLM: its contract, its rules, and the flags and options of the sources."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

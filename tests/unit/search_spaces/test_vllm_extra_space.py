@@ -1,7 +1,5 @@
 """The flags of vLLM that a study gets by choice: their values, rules, reasons and rendered form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The space `vllm` on known cards: what it offers, what it drops and why, and how it renders."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a study's draft model and checkpoints are, by their config.json or their name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

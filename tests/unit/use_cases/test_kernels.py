@@ -1,7 +1,5 @@
 """Files of tuned kernels: which ones a study misses, what their names say, and the program that makes one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How many GPUs hold a model that one does not."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces import hardware_named, known_models

@@ -1,7 +1,5 @@
 """Sessions in schedules, rates and statistics, by hand."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from typing import Any

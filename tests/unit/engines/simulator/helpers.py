@@ -1,7 +1,5 @@
 """Builders of simulated servers for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The space `vllm` and the simulator agree on what every card can do with every version of vLLM."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

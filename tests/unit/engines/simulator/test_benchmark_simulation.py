@@ -1,7 +1,5 @@
 """Whole workloads against a simulated server: invariants of any workload, and event order in small ones."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

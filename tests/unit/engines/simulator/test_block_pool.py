@@ -1,7 +1,5 @@
 """The paged KV cache: which sequence uses which blocks, which blocks are reused, and which are evicted first."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The division of a card's memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from search_spaces import ModelShape

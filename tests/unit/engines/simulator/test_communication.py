@@ -1,7 +1,5 @@
 """The time of collectives against the equations worked out by hand, and against published tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line of a simulated server: vLLM's defaults by version and card, and its refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulated engine passes the contract of every engine, on a virtual clock."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A band belongs to the regime whose rows it comes from; other regimes have none, and say so."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.unit.engines.simulator.helpers import config

@@ -1,7 +1,5 @@
 """Every flag of the recorded parsers: simulated, without effect, or "not simulated"; never a false word about vLLM."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from pathlib import Path

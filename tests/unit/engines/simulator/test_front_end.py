@@ -1,7 +1,5 @@
 """The API servers: processor sharing of requests, and the sending of tokens, which comes first."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

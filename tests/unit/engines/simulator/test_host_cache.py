@@ -1,7 +1,5 @@
 """The KV cache in the host's memory: what it keeps, and how requests wait for their blocks."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

@@ -4,8 +4,6 @@ The expected numbers are those of `get_kv_cache_configs`, `get_kv_cache_capacity
 `_max_memory_usage_bytes_from_groups` of vLLM 0.15.1, 0.25.1 and 0.32.0, run on a CPU with the specs of each layer.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

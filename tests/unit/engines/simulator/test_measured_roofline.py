@@ -1,7 +1,5 @@
 """Measured runs on the roofline: by hand, beside the simulator's own counts, and what has no place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The client's metrics: gaps, chunk times and statistics of a simulated run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits

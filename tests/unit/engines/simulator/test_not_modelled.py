@@ -1,7 +1,5 @@
 """Configurations that vLLM serves and the simulator refuses, because it does not model them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

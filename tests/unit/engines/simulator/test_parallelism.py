@@ -1,7 +1,5 @@
 """How a server is split over GPUs: its parts, its refusals, its memory, and one GPU as it was before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

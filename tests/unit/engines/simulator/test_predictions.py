@@ -1,7 +1,5 @@
 """Servers whose runs cannot differ share one run, and each gets what a run of its own would give."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

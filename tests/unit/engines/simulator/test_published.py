@@ -1,7 +1,5 @@
 """The simulator against published and measured runs: values, order, and the direction of effects."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 

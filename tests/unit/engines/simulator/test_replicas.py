@@ -1,7 +1,5 @@
 """Several queues on one clock: copies of the model, several servers, and servers that share a GPU."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The scheduler: what each step computes, worked out by hand for small workloads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from random import Random
 

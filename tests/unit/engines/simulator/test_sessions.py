@@ -1,7 +1,5 @@
 """Sessions in the simulator: the prefix cache has the conversation so far, by hand."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The time of a step: monotonic in work and hardware, and fully accounted for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

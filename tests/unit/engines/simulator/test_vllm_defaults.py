@@ -1,7 +1,5 @@
 """The simulator and the search space `vllm` agree: on vLLM's defaults, and on the rules for attention and KV cache."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A made-up package `vllm` with just the entry points that the helper uses."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The exact arguments of the client, and its result file."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

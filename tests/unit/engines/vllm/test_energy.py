@@ -1,7 +1,5 @@
 """The energy of a benchmark from a counter's readings, worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from records.metrics import ENERGY

@@ -1,7 +1,5 @@
 """The engine with the fake vLLM: start, load, failures, stop."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The environment of a server, and its temporary files that outlive it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The interpreter of vLLM, and its version."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every recorded log has the type of the failure that was provoked; see tests/data/logs/README.md."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The check of arguments against the dump of the installed parser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

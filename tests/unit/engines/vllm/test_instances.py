@@ -1,7 +1,5 @@
 """Several vLLM servers behind one address: what each gets, and the deployment as one server, with the fake vLLM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

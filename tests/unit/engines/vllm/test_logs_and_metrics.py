@@ -1,7 +1,5 @@
 """The server's own numbers, from its log and from `/metrics`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

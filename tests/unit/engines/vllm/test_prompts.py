@@ -1,7 +1,5 @@
 """Prompts of exact lengths from tokenizers of several kinds; the script runs in vLLM's interpreter, here in ours."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The real helper script, with a made-up vLLM: commands, answers, and ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

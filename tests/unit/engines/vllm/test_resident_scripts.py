@@ -1,7 +1,5 @@
 """Scripts that run in vLLM's interpreter import only the standard library at their start."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

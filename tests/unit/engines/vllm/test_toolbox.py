@@ -1,7 +1,5 @@
 """Checks by vLLM's own parser and configuration, through the helper or as plain commands."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

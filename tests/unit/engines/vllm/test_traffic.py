@@ -1,7 +1,5 @@
 """Traffic against the fake vLLM: records, metrics, failures, and invalid runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

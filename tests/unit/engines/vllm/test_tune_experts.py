@@ -1,7 +1,5 @@
 """The program that tunes kernels of experts: what it tries and what it keeps, without a GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from tuner.engines.vllm.resident import tune_experts

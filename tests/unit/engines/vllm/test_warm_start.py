@@ -1,7 +1,5 @@
 """Servers forked from the helper: recorded before they run, and ended like others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

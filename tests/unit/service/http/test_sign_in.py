@@ -1,7 +1,5 @@
 """Signing in at an OpenID Connect provider that runs in this process, and ID tokens that it would never send."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

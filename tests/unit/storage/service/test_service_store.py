@@ -1,7 +1,5 @@
 """The service's store: its contract, new events, and how it waits for a database."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turns and pauses of recorded sessions, and their replay, by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
