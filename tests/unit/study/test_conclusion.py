@@ -50,6 +50,13 @@ def record(
     return TrialRecord("s", number, round_, kind, label, {}, {"x": number}, 1, NOW, outcome, verdict)
 
 
+def failing(
+    trial: TrialRecord, kind: FailureKind = FailureKind.KV_CACHE_TOO_SMALL, phase: Phase = Phase.READY
+) -> TrialRecord:
+    failure = Failure(kind, phase, "no memory")
+    return replace(trial, outcome=replace(some(trial.outcome), failure=failure, repeats=()))
+
+
 def rounds(*triples: tuple[int, Sequence[float]]) -> list[TrialRecord]:
     return [record(number, [v], i + 1) for number, values in triples for i, v in enumerate(values)]
 
@@ -169,9 +176,7 @@ def test_missing_an_slo_in_one_round_disqualifies() -> None:
 
 def test_failing_in_a_round_disqualifies() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
-    failed = record(3, [150.0], 2)
-    crash = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "boom")
-    failed = replace(failed, outcome=replace(some(failed.outcome), failure=crash, repeats=()))
+    failed = failing(record(3, [150.0], 2), FailureKind.ENGINE_CRASH, Phase.BENCHMARK)
     found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
     assert found.finalists[0].disqualified == "failed in round 2: engine_crash"
     assert found.winner == 0
@@ -199,16 +204,10 @@ def test_where_only_the_defaults_are_disqualified_the_first_remaining_finalist_w
     )
 
 
-def failed_defaults() -> TrialRecord:
-    defaults = record(0, [100.0])
-    failure = Failure(FailureKind.KV_CACHE_TOO_SMALL, Phase.READY, "no memory")
-    return replace(defaults, outcome=replace(some(defaults.outcome), failure=failure, repeats=()))
-
-
 def test_where_the_defaults_failed_the_first_finalist_is_the_reference_of_the_rounds() -> None:
     finalists = [record(3, [150.0], score=1.5), record(4, [140.0], score=1.4)]
     alike = rounds((3, [150, 152, 148]), (4, [149, 153, 147]))
-    found = conclude(GOALS, [failed_defaults(), *finalists, *alike], finalists, "finals")
+    found = conclude(GOALS, [failing(record(0, [100.0])), *finalists, *alike], finalists, "finals")
     assert (found.winner, found.reference, found.confirmed, found.keep_defaults) == (3, 3, True, False)
     assert found.reason == (
         "trial 3 met the SLOs in every round; the defaults failed (kv_cache_too_small); "
@@ -223,14 +222,14 @@ def test_where_the_defaults_failed_the_first_finalist_is_the_reference_of_the_ro
 def test_where_the_defaults_failed_another_finalist_wins_if_it_is_better_beyond_the_noise() -> None:
     finalists = [record(3, [150.0], score=1.5), record(4, [140.0], score=1.4)]
     measured = rounds((3, [150, 152, 148]), (4, [180, 183, 177]))
-    found = conclude(GOALS, [failed_defaults(), *finalists, *measured], finalists, "finals")
+    found = conclude(GOALS, [failing(record(0, [100.0])), *finalists, *measured], finalists, "finals")
     assert (found.winner, found.reference) == (4, 3)
     assert "it is better than trial 3 beyond the noise: score 1.157" in found.reason  # 1.2 ** 0.8
 
 
 def test_where_the_defaults_failed_a_single_finalist_is_measured_again() -> None:
     finalists = [record(3, [150.0], score=1.5)]
-    found = conclude(GOALS, [failed_defaults(), *finalists, *rounds((3, [150, 152]))], finalists, "finals")
+    found = conclude(GOALS, [failing(record(0, [100.0])), *finalists, *rounds((3, [150, 152]))], finalists, "finals")
     assert (found.winner, found.confirmed, found.rounds) == (3, True, 2)
     assert found.reason == "trial 3 met the SLOs in every round; the defaults failed (kv_cache_too_small)"
 
@@ -242,7 +241,7 @@ def test_the_users_baseline_is_the_reference_and_its_failure_is_told() -> None:
     found = conclude(GOALS, [record(0, [50.0]), *finalists, *measured], finalists, "finals")
     assert (found.winner, found.reference, found.keeps, found.keep_defaults) == (1, 1, "baseline", False)
     assert found.reason.startswith("keep the baseline: no finalist is better beyond the noise")
-    broken = replace(failed_defaults(), number=1, kind=TrialKind.CURRENT)
+    broken = replace(failing(record(0, [100.0])), number=1, kind=TrialKind.CURRENT)
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
     measured = rounds((0, [100, 101, 99]), (3, [150, 151, 149]))
     found = conclude(GOALS, [broken, *finalists, *measured], finalists, "finals")
@@ -275,16 +274,11 @@ def test_without_rounds_the_best_trial_is_unconfirmed() -> None:
 
 
 def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
-    defaults = record(0, [100.0], score=None)
-    failure = Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")
-    defaults = replace(defaults, outcome=replace(some(defaults.outcome), failure=failure, repeats=()))
-    best = record(3, [150.0], score=1.5)
-    found = conclude(
-        GOALS, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
-    )
+    trials = [failing(record(0, [100.0], score=None)), record(2, [100.0]), record(3, [150.0], score=1.5)]
+    found = conclude(GOALS, trials, nominate(trials, 2), None)
     assert (found.winner, found.keep_defaults, found.confirmed) == (3, False, False)
     assert found.reason == (
-        "trial 3 is the best that met the SLOs; the defaults failed (out_of_memory_startup), "
+        "trial 3 is the best that met the SLOs; the defaults failed (kv_cache_too_small), "
         "so the gain over them is unknown"
     )
 

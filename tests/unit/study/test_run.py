@@ -106,27 +106,19 @@ def test_a_resumed_study_uses_the_workload_of_its_first_run(bench: Bench, began:
     store.close()
 
 
-def test_a_study_knows_every_driver_that_it_ran_with(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("drivers", "580.65", "590.1"), ("machines", {"tuner": "0.1.0", "os": "Ubuntu"}, {"tuner": "0.2.0", "os": None})],
+)
+def test_a_study_knows_every_driver_and_machine_that_it_ran_with(bench: Bench, name: str, old: Any, new: Any) -> None:
     store, info = bench.store(), StubEngine(peak_at_16).info()
     found = []
-    for drivers in (None, ["580.65"], ["580.65"], ["590.1"], None):
-        spec = bench.spec(facts={} if drivers is None else {"drivers": drivers})
+    for fact in (None, old, old, new, old, None):
+        spec = bench.spec(facts={} if fact is None else {name: [fact]})
         open_study(store, spec, info, ["H200"], RealClock())
-        known = some(store.study("s"))
-        found.append(known.facts.get("drivers"))
+        found.append(some(store.study("s")).facts.get(name))
     store.close()
-    assert found == [None, ["580.65"], ["580.65"], ["580.65", "590.1"], ["580.65", "590.1"]]
-
-
-def test_a_study_knows_every_machine_that_it_ran_on(bench: Bench) -> None:
-    store, info = bench.store(), StubEngine(peak_at_16).info()
-    old, new = {"tuner": "0.1.0", "os": "Ubuntu 22.04"}, {"tuner": "0.2.0", "os": None}
-    for machine in (old, old, new, old):
-        open_study(store, bench.spec(facts={"machines": [machine]}), info, ["T4"], RealClock())
-    known = store.study("s")
-    store.close()
-    assert known is not None
-    assert known.facts["machines"] == [old, new]
+    assert found == [None, [old], [old], [old, new], [old, new], [old, new]]
 
 
 @pytest.mark.parametrize(
@@ -508,8 +500,3 @@ def test_cancelling_ends_a_held_benchmark(bench: Bench) -> None:
     finished = executor.wait_any(10.0)
     assert [item.outcome.failure.kind for item in finished if item.outcome.failure] == [FailureKind.CANCELLED]
     executor.close()
-
-
-def test_another_text_is_another_workload() -> None:
-    stored, new = ({"workload": {"classes": {"all": {"text": text}}}} for text in ("code", "chat"))
-    assert difference(stored, new) == ["workload.classes.all.text: 'code' -> 'chat'"]
