@@ -114,14 +114,8 @@ def seen(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        (
-            "llama.cpp",
-            [*shlex.split(LLAMA), "--host", "127.0.0.1", "--port", "8123", "--x"],
-        ),
-        (
-            "sglang",
-            [*shlex.split(SGLANG), "--host", "127.0.0.1", "--port", "8123", "--x"],
-        ),
+        ("llama.cpp", [*shlex.split(LLAMA), "--host", "127.0.0.1", "--port", "8123", "--x"]),
+        ("sglang", [*shlex.split(SGLANG), "--host", "127.0.0.1", "--port", "8123", "--x"]),
         ("openai", [MODEL, "--slots", "4", "--x", "--listen=127.0.0.1:8123", "--", "it's"]),
     ],
 )
@@ -162,46 +156,34 @@ def test_the_folder_of_a_command_may_be_gone(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("engine", "parts"),
-    [
-        (
-            "llama.cpp",
-            (
-                "are passed to `llama-server` after those of the study",
-                "\n  LLAMA_SERVER       the llama-server executable",
-                "\n  LLAMA_API_KEY      the server's API key, which llama.cpp reads itself",
-            ),
-        ),
-        (
-            "sglang",
-            (
-                "are passed to `python3 -m sglang.launch_server` after those of the study",
-                "\n  SGLANG_PYTHON      the python3 executable (default: the executable that the study ran, else",
-                "\n  TUNER_API_KEY      the server's API key; --verify sends it, and that of --api-key",
-            ),
-        ),
-        (
-            "tensorrt-llm",
-            (
-                "are passed to `trtllm-serve serve` after those of the study",
-                "\n  TRTLLM_SERVE       the trtllm-serve executable (default: trtllm-serve on PATH, else the",
-            ),
-        ),
-        (
-            "openai",
-            (
-                "\n  SERVER_PROGRAM     the serve executable (default: the executable that the study ran",
-                "\n  TUNER_API_KEY      the server's API key; --verify sends it",
-            ),
-        ),
-    ],
-)
-def test_the_usage_names_the_program_and_its_variables(tmp_path: Path, engine: str, parts: tuple[str, ...]) -> None:
+USAGE = {
+    "llama.cpp": (
+        "are passed to `llama-server` after those of the study",
+        "\n  LLAMA_SERVER       the llama-server executable",
+        "\n  LLAMA_API_KEY      the server's API key, which llama.cpp reads itself",
+    ),
+    "sglang": (
+        "are passed to `python3 -m sglang.launch_server` after those of the study",
+        "\n  SGLANG_PYTHON      the python3 executable (default: the executable that the study ran, else",
+        "\n  TUNER_API_KEY      the server's API key; --verify sends it, and that of --api-key",
+    ),
+    "tensorrt-llm": (
+        "are passed to `trtllm-serve serve` after those of the study",
+        "\n  TRTLLM_SERVE       the trtllm-serve executable (default: trtllm-serve on PATH, else the",
+    ),
+    "openai": (
+        "\n  SERVER_PROGRAM     the serve executable (default: the executable that the study ran",
+        "\n  TUNER_API_KEY      the server's API key; --verify sends it",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", USAGE)
+def test_the_usage_names_the_program_and_its_variables(tmp_path: Path, engine: str) -> None:
     usage = start(
         script_of(engine, "/opt/serve", OPTIONS if engine == "tensorrt-llm" else ()), tmp_path, "--help"
     ).stdout
-    assert [part for part in parts if part not in usage] == [], usage
+    assert [part for part in USAGE[engine] if part not in usage] == [], usage
     assert "vllm" not in usage.lower()
     assert "--config." not in usage
 
@@ -259,48 +241,36 @@ def test_the_command_is_one_line(tmp_path: Path, engine: str, executable: str | 
     assert (tmp_path / "command.sh").read_text().splitlines()[-1] == line
 
 
-@pytest.mark.parametrize(
-    ("engine", "lines"),
-    [
-        (
-            "llama.cpp",
-            (
-                "Description=llama.cpp server of tuner study demo, trial 12",
-                f'ExecStart=/opt/serve --model "{MODEL}" --alias "{MODEL}" --metrics --parallel 4 --host 127.0.0.1 ',
-            ),
-        ),
-        (
-            "sglang",
-            (
-                "Description=SGLang server of tuner study demo, trial 12",
-                f'ExecStart=/opt/serve -m sglang.launch_server --model-path "{MODEL}"',
-            ),
-        ),
-        (
-            "tensorrt-llm",
-            (
-                f'ExecStart=/opt/serve serve "{MODEL}" --backend pytorch --max_batch_size 64 --host 127.0.0.1'
-                " --port 8000 --extra_llm_api_options /etc/demo.yaml",
-                "first copy the options, which the server reads: cp demo.yaml /etc/",
-            ),
-        ),
-        (
-            "openai",
-            (
-                "Description=serve server of tuner study demo, trial 12",
-                "WorkingDirectory=/a folder/50%%",
-                f'ExecStart=/opt/serve "{MODEL}" --slots 4 --listen=127.0.0.1:8000 -- "it\'s"',
-                "127.0.0.1:8000/health || curl -sf -o /dev/null http://127.0.0.1:8000/v1/models; do",
-            ),
-        ),
-    ],
-)
-def test_the_unit_has_no_settings_of_vllm(tmp_path: Path, engine: str, lines: tuple[str, ...]) -> None:
+UNITS = {
+    "llama.cpp": (
+        "Description=llama.cpp server of tuner study demo, trial 12",
+        f'ExecStart=/opt/serve --model "{MODEL}" --alias "{MODEL}" --metrics --parallel 4 --host 127.0.0.1 ',
+    ),
+    "sglang": (
+        "Description=SGLang server of tuner study demo, trial 12",
+        f'ExecStart=/opt/serve -m sglang.launch_server --model-path "{MODEL}"',
+    ),
+    "tensorrt-llm": (
+        f'ExecStart=/opt/serve serve "{MODEL}" --backend pytorch --max_batch_size 64 --host 127.0.0.1'
+        " --port 8000 --extra_llm_api_options /etc/demo.yaml",
+        "first copy the options, which the server reads: cp demo.yaml /etc/",
+    ),
+    "openai": (
+        "Description=serve server of tuner study demo, trial 12",
+        "WorkingDirectory=/a folder/50%%",
+        f'ExecStart=/opt/serve "{MODEL}" --slots 4 --listen=127.0.0.1:8000 -- "it\'s"',
+        "127.0.0.1:8000/health || curl -sf -o /dev/null http://127.0.0.1:8000/v1/models; do",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", UNITS)
+def test_the_unit_has_no_settings_of_vllm(tmp_path: Path, engine: str) -> None:
     options, folder = OPTIONS if engine == "tensorrt-llm" else (), "/a folder/50%" if engine == "openai" else None
     made = Deployment(**vars(script_of(engine, "/opt/serve", options, folder=folder)))
     paths = write_deployment(FORMATS["systemd"], made, tmp_path / "demo.service")
     unit = (tmp_path / "demo.service").read_text()
-    assert [line for line in lines if line not in unit] == [], unit
+    assert [line for line in UNITS[engine] if line not in unit] == [], unit
     assert "VLLM" not in unit
     assert [path.name for path in paths[1:]] == (["demo.yaml"] if options else [])
     assert not options or yaml.safe_load((tmp_path / "demo.yaml").read_text()) == CONTENT
@@ -315,8 +285,7 @@ def test_the_script_of_a_command_is_clean_under_shellcheck(tmp_path: Path) -> No
 
 
 def test_the_script_hands_options_to_trtllm_serve_as_a_file_that_leaves_nothing(tmp_path: Path) -> None:
-    stub = stub_in(tmp_path / "bin", "trtllm-serve")
-    path = f"{stub.parent}:{os.environ['PATH']}"
+    path = f"{stub_in(tmp_path / 'bin', 'trtllm-serve').parent}:{os.environ['PATH']}"
     done = start(script_of("tensorrt-llm", None, ODD_OPTIONS), tmp_path, "--log_level", "warning", PATH=path)
     assert done.returncode == 0, done.stderr
     words = ["serve", MODEL, *FLAGS["tensorrt-llm"], "--extra_llm_api_options", "/dev/fd/7"]
