@@ -67,6 +67,8 @@ _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 """What a regular expression may expect before `layers.N`."""
 _WILD = re.compile(r"(\*|\?|\[!?[^\]]+\])")
 """Parts of a pattern that stand for other characters in `fnmatch`."""
+_HEADS = ("lm_head", "language_model.lm_head")
+"""Names of the output head."""
 _REPEATS = 4
 """Most repetitions in a pattern of a file."""
 _MOST_PATTERNS = 2000
@@ -90,6 +92,7 @@ class StoredFormat:
         blocks: whether weights have their scales by blocks.
         unread: the key of a format whose bits are not known; None if they are.
         bits_of: bits of a weight, with its scales, in a module by its name from `layers.N` on.
+        head_bits: bits of a weight of the output head, which only a file that names it quantizes.
     """
 
     method: str | None = None
@@ -100,6 +103,7 @@ class StoredFormat:
     blocks: bool = False
     unread: str | None = None
     bits_of: Bits | None = field(default=None, compare=False)
+    head_bits: float = FULL_BITS
 
 
 def declared_format(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -258,8 +262,6 @@ _READERS = {
 
 def _of_bits(method: str, content: Mapping[str, Any], bits: int) -> StoredFormat:
     """Return the formats of a method with a key `bits`: AWQ, GPTQ, AutoRound and their kin."""
-    if content.get("lm_head") is True:
-        return StoredFormat(method, bits, None, "int", unread="lm_head true")
     group = content.get("group_size", content.get("q_group_size"))
     zero = bool(content.get("zero_point") if "zero_point" in content else content.get("sym") is False)
     other, unread = _other_bits(content, bits, group, zero)
@@ -267,7 +269,8 @@ def _of_bits(method: str, content: Mapping[str, Any], bits: int) -> StoredFormat
     if MARLIN_24 in (content.get("checkpoint_format"), method.removeprefix("gptq_")):
         default += 1 - bits / 2
     least = min([bits, *(int(own) for _, own in other)])
-    stored = StoredFormat(method, least, None, "int", unread=unread)
+    head = default if content.get("lm_head") is True else FULL_BITS
+    stored = StoredFormat(method, least, None, "int", unread=unread, head_bits=_of_head(other, head))
     return _kept(content, _by_name(other, default), stored)
 
 
@@ -291,7 +294,7 @@ def _other_bits(
             sign, text = (pattern[:1], pattern[2:]) if key == "dynamic" and pattern[1:2] == ":" else ("", pattern)
             matches, unknown = _any_of((f"re:{text}" if key == "dynamic" else text,))
             own = FULL_BITS if sign == "-" else (change or {}).get("bits", bits)
-            if unknown is not None or not isinstance(own, int) or (re.search(r"lm_head", pattern) and own < FULL_BITS):
+            if unknown is not None or not isinstance(own, int):
                 return [], key
             own_group = (change or {}).get("group_size", group)
             found.append((matches, own if own >= FULL_BITS else _with_scales(own, own_group, zero)))
@@ -313,7 +316,8 @@ def _of_layers(method: str, content: Mapping[str, Any]) -> StoredFormat:
         return next((layers[each] for each in inner if each in layers), FULL_BITS)
 
     least = min(layers.values(), default=FULL_BITS)
-    return StoredFormat(method, int(least), bits_of=bits_of)
+    head = next((layers[name] for name in _HEADS if name in layers), FULL_BITS)
+    return StoredFormat(method, int(least), bits_of=bits_of, head_bits=head)
 
 
 def _of_groups(method: str, content: Mapping[str, Any]) -> StoredFormat:
@@ -336,14 +340,20 @@ def _of_groups(method: str, content: Mapping[str, Any]) -> StoredFormat:
     own, rest = [], float(FULL_BITS)
     for group in groups:
         bits = _group_bits(group["weights"])
-        named = tuple(each for each in group.get("targets") or ("Linear",) if each.startswith("re:") or "." in each)
-        if len(named) < len(group.get("targets") or ("Linear",)):
+        targets = group.get("targets") or ("Linear",)
+        named = tuple(each for each in targets if each.startswith("re:") or not each[:1].isupper())
+        if len(named) < len(targets):
             rest = bits  # a class, such as Linear
         matches, unknown = _any_of(named)
         if unknown is not None:
             return replace(stored, unread=f"targets {shown(unknown)}")
         own.append((matches, bits))
-    return _kept(content, _by_name(own, rest), stored)
+    return _kept(content, _by_name(own, rest), replace(stored, head_bits=_of_head(own, FULL_BITS)))
+
+
+def _of_head(own: Iterable[tuple[Matches, float]], default: float) -> float:
+    """Return the bits of a weight of the output head, by the names of modules that have bits of their own."""
+    return next((bits for matches, bits in own if any(map(matches, _HEADS))), default)
 
 
 def _is_mx(weights: Mapping[str, Any]) -> bool:
@@ -374,7 +384,8 @@ def _kept(content: Mapping[str, Any], bits: float | Bits, stored: StoredFormat) 
     def bits_of(name: str) -> float:
         return FULL_BITS if is_kept(name) else bits(name) if callable(bits) else bits
 
-    return replace(stored, bits_of=bits_of)
+    head = FULL_BITS if any(map(is_kept, _HEADS)) else stored.head_bits
+    return replace(stored, bits_of=bits_of, head_bits=head)
 
 
 Matches = Callable[[str], bool]

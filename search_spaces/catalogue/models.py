@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -66,7 +66,8 @@ _MOE_MLP = "moe_intermediate_size"
 class PartBits:
     """Bits of a weight with its scales, by the part of the decoder that it is in: the mean over layers.
 
-    Embeddings, the head, routers, norms and encoders have at least 16 bits.
+    Embeddings, routers, norms and encoders have at least 16 bits; `head` is the output head's, if it has weights of
+    its own.
     """
 
     attention: float = FULL_BITS
@@ -74,6 +75,7 @@ class PartBits:
     mlp: float = FULL_BITS
     shared: float = FULL_BITS
     experts: float = FULL_BITS
+    head: float = FULL_BITS
 
 
 @dataclass(frozen=True)
@@ -229,8 +231,12 @@ class ModelShape:
         the token embedding and an untied head (vocabulary × hidden each), routers, two norms of a layer and one after
         them, and `beside`. Biases are left out, so the result is slightly low, and layers that are not understood.
         """
-        full = max(bits or 0, FULL_BITS)
-        return int(self.matrix_bytes(self._bits(bits), full) + self.weights_beside * full / 8)
+        full, own = max(bits or 0, FULL_BITS), self._bits(bits)
+        return int(self.matrix_bytes(own, full) + self.weights_beside * full / 8 - self.head_savings(own, full))
+
+    def head_savings(self, bits: PartBits, full: float = FULL_BITS) -> float:
+        """Return the bytes by which a quantized output head is smaller than one of `full` bits."""
+        return 0.0 if self.tied else self.vocab * self.hidden * (full - bits.head) / 8
 
     @property
     def weights_beside(self) -> int:
@@ -251,7 +257,8 @@ class ModelShape:
     def _bits(self, bits: float | None) -> PartBits:
         if bits is None and self.bits is not None:
             return self.bits
-        return PartBits(*[self.stored_bits if bits is None else bits] * 5)
+        own = float(self.stored_bits if bits is None else bits)
+        return PartBits(own, own, own, own, own, max(own, FULL_BITS))
 
     @property
     def has_known_weights(self) -> bool:
@@ -418,6 +425,8 @@ _MLPS = ("mlp", "feed_forward", "ffn", "block_sparse_moe", "mixer")
 _WIDENING = ("gate_proj", "up_proj", "w1", "w3", "gate_up_proj")
 _NARROWING = ("down_proj", "w2")
 _SHARED = ("shared_experts", "shared_expert", "shared_mlp")
+_PARTS = ("attention", "recurrent", "mlp", "shared", "experts")
+"""Parts of a layer (`PartBits`)."""
 
 Modules = Iterator[tuple[str, int, list[str]]]
 
@@ -425,12 +434,13 @@ Modules = Iterator[tuple[str, int, list[str]]]
 def _part_bits(stored: StoredFormat, layers: Sequence[Layer], keys: Keys) -> PartBits:
     """Return the mean bits of a weight in each part, by the names that checkpoints give to its modules."""
     hidden, inside = keys.count(*HIDDEN), keys.facts.get("experts_in")
-    parts: dict[str, list[tuple[int, list[str]]]] = {field.name: [] for field in fields(PartBits)}
+    parts: dict[str, list[tuple[int, list[str]]]] = {part: [] for part in _PARTS}
     for layer, (mixer, mlp) in enumerate(layers):
         for part, weights, names in (*_mixer_modules(mixer, hidden), *_mlp_modules(mlp, inside)):
             parts[part].append((weights, [f"layers.{layer}.{name}" for name in names]))
     bits_of = stored.bits_of or (lambda _: FULL_BITS)
-    return PartBits(**{part: mean_bits(bits_of, modules) for part, modules in parts.items()})
+    means = {part: mean_bits(bits_of, modules) for part, modules in parts.items()}
+    return PartBits(**means, head=stored.head_bits)
 
 
 def _mixer_modules(mixer: Attention | LatentAttention | Recurrent | None, hidden: int) -> Modules:

@@ -469,7 +469,7 @@ FP8 = compressed(group_0=group(8, "float", 8))
         ),
         (
             {"quant_method": "gptq", "bits": 4, "lm_head": True},
-            StoredFormat("gptq", 4, None, "int", unread="lm_head true"),
+            StoredFormat("gptq", 4, None, "int", head_bits=4),
         ),
         (
             {"quant_method": "gptq", "bits": 8, "dynamic": {"+:.*mlp.*": {"bits": 4}}},

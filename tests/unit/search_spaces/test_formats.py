@@ -17,6 +17,7 @@ MOE = {
 }
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 MXFP4 = {"dtype": "fp4", "group_size": 32, "scale_format": "e8m0"}
+MIXED = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 
 
@@ -135,6 +136,38 @@ def test_mixed_precision_names_each_module() -> None:
     }
     found = bits({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
     assert (found.attention, found.shared, found.experts) == (8, 16, 4.5)
+
+
+COMPRESSED = {"quant_method": "compressed-tensors"}
+HEAD_FP8 = {"targets": [r"re:.*self_attn\.(q|k|v|o)_proj$", "re:.*lm_head"], "weights": weights(8, "float")}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "head"),
+    [
+        # Unsloth's Qwen3.6, NVIDIA's Qwen3.6 NVFP4, AutoRound and GPTQModel
+        ({**COMPRESSED, "config_groups": {"a": HEAD_FP8}}, 8),
+        ({**COMPRESSED, "config_groups": {"a": HEAD_FP8}, "ignore": ["lm_head"]}, 16),
+        ({**MIXED, "config_groups": {"a": {"targets": ["lm_head"], "weights": weights(4, "float", 16)}}}, 4.5),
+        ({**COMPRESSED, "config_groups": {"a": {"targets": ["Linear"], "weights": weights(8, "float")}}}, 16),
+        ({**MIXED, "quantized_layers": {"lm_head": {"quant_algo": "W4A16_NVFP4"}}}, 4.5),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 8}}}, 8),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "lm_head": True}, 4.125),
+        ({"quant_method": "gptq", "bits": 4, "lm_head": False}, 16),
+        (FP8, 16),
+    ],
+)
+def test_an_output_head_that_the_file_names(quantization: dict[str, Any], head: float) -> None:
+    assert bits(quantization).head == head
+    shape = ModelShape.from_config_json({**MOE, "quantization_config": quantization})
+    without = ModelShape.from_config_json({**MOE, "tie_word_embeddings": True, "quantization_config": quantization})
+    assert shape.weight_bytes() - without.weight_bytes() == pytest.approx(151_936 * 2048 * head / 8, abs=1)
+
+
+def test_a_named_head_is_no_class_of_modules() -> None:
+    groups = {"a": {"targets": ["lm_head", "model.layers.0.mlp.experts"], "weights": weights(4, "float", 16)}}
+    found = bits({**MIXED, "config_groups": groups})
+    assert (found.attention, found.experts) == (16, pytest.approx((47 * 16 + 4.5) / 48))
 
 
 def test_bits_of_single_modules() -> None:

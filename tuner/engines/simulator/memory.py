@@ -75,7 +75,7 @@ class Weights:
         linear_bytes: bytes of these matrices, which each step reads once.
         experts: of each kind of layer with experts.
         head: parameters of the matrix from the hidden state to the vocabulary.
-        head_bytes: bytes of that matrix, which stays at 16 bits.
+        head_bytes: bytes of that matrix, which has 16 bits unless the checkpoint quantizes it.
         resident_bytes: bytes of all weights in memory.
         arithmetic: number format of the products, a key of the card's `tflops`.
         kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, slowly);
@@ -124,13 +124,13 @@ def find_weights(config: ServeConfig, model: ModelShape, marlin_input: str | Non
     copies = sum(
         group.count * group.mixer.absorbed for group in model.groups if isinstance(group.mixer, LatentAttention)
     )
-    beside = 2 * (model.weights_beside + model.rotations)
+    beside = 2 * (model.weights_beside + model.rotations) - model.head_savings(parts)
     return Weights(
         linear=model.linear_weights - sum(each.layers * each.mlp.count * each.of_one for each in experts),
         linear_bytes=linear_bytes,
         experts=experts,
         head=head,
-        head_bytes=2.0 * head,
+        head_bytes=head * parts.head / 8,
         resident_bytes=linear_bytes + expert_bytes + beside + (2 * copies if quantization else 0),
         arithmetic=arithmetic,
         kernels=kernels,
