@@ -116,6 +116,8 @@ def require_known(name: str | None, keys: Keys) -> None:
     if name is not None and name not in _types():
         kind = "a model with its own code (auto_map)" if keys.given.get("auto_map") else "a model of this type"
         raise NotUnderstood(kind, f"model_type {shown(name)}")
+    if name is None and keys.given.get("auto_map"):
+        raise NotUnderstood("a model with its own code", "auto_map without model_type")
     if name is None:
         _require_plain(keys)
 

@@ -57,6 +57,11 @@ def read(config: dict[str, Any], **outer: Any) -> ModelShape:
     [
         ({"cross_attention_layers": [3, 8], "model_type": "mllama"}, "cross-attention", "cross_attention_layers"),
         ({"is_encoder_decoder": True, "model_type": "t5"}, "an encoder-decoder", "is_encoder_decoder True"),
+        (
+            {"model_type": None, "auto_map": {"AutoConfig": "a.B"}},
+            "a model with its own code",
+            "auto_map without model_type",
+        ),
         ({"layers_block_type": ["mamba"] * 28, "model_type": "zamba2"}, "a model of this type", "model_type zamba2"),
         ({"model_type": "rwkv"}, "a model of this type", "model_type rwkv"),
         ({"model_type": "mine", "auto_map": {"AutoConfig": "a.B"}}, "with its own code (auto_map)", "model_type mine"),
