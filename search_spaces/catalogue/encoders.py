@@ -13,6 +13,19 @@ _WIDTH = ("embed_dim", "hidden_size", "vt_hidden_size")
 _INNER = ("intermediate_size", "vt_intermediate_size")
 _GATED = ("qwen2_5_vl", "pixtral", "gemma4_vision", "glm4v", "glm_ocr")
 """How types begin of models whose encoders have an MLP with three matrices."""
+_QWEN3: Mapping[str, Any] = {
+    **{"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 3584},
+    "spatial_merge_size": 2,
+}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "qwen2_vl": {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4},
+    "qwen2_5_vl": {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "out_hidden_size": 3584},
+    "qwen3_vl": {**_QWEN3, "deepstack_visual_indexes": [8, 16, 24]},
+    "qwen3_5": _QWEN3,
+    "glm4v": {"depth": 24, "hidden_size": 1536, "out_hidden_size": 4096},
+}
+"""What the encoder's class fills in, by how its type begins (Transformers 5.19): files that Transformers writes have
+only what differs from it."""
 _LAYER_INPUTS = ("hidden_size_per_layer_input", "vocab_size_per_layer_input")
 
 
@@ -27,7 +40,8 @@ def encoder_weights(config: Mapping[str, Any], keys: Keys) -> int:
     outer = mapping_at(config, "thinker_config") or config
     vision = mapping_at(outer, "vision_config")
     kind = str(vision.get("model_type") or config.get("model_type"))
-    return _vision(Keys(vision), kind) + _layer_inputs(keys)
+    own = next((values for name, values in _DEFAULTS.items() if kind.startswith(name)), {}) if vision else {}
+    return _vision(Keys({**own, **vision}), kind) + _layer_inputs(keys)
 
 
 def _vision(vision: Keys, kind: str) -> int:

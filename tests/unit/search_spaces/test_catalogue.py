@@ -130,6 +130,14 @@ def test_the_windows_of_gemma_3_27b_hold_1024_tokens() -> None:
     assert shape.unread is None
 
 
+def test_an_encoder_that_transformers_wrote_as_what_differs_from_its_class() -> None:
+    # Qwen2-VL: 32 layers of 12 × 1280², and a merger of 5120² + 5120 × 3584
+    vision = {"in_chans": 3, "model_type": "qwen2_vl", "spatial_patch_size": 14}
+    shape = ModelShape.from_config_json({**SMALL, "model_type": "qwen2_vl", "vision_config": vision})
+    assert shape.beside == 32 * 12 * 1280**2 + 5120 * (5120 + 3584)
+    assert ModelShape.from_config_json({**SMALL, "model_type": "qwen2_vl"}).beside == 0
+
+
 @pytest.mark.parametrize(
     ("config", "full"),
     [
