@@ -27,6 +27,11 @@ _NO_CELL = "no cell"
 """Stands for the cells that the first line lacks; it is no number, unlike an empty cell."""
 
 
+_USAGES = ("usage_metadata", "usageMetadata", "usage")
+_AROUND_USAGE = ("input", "output", "body", "message", "response")
+_MOST_NESTED = 3
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """What the user says about a file.
@@ -162,9 +167,22 @@ def _unpacked(file: Path, content: bytes) -> bytes:
 
 
 def _with_usage(row: Row) -> Row:
-    """Return a row with the columns of its `usage`, as logs of OpenAI's answers have it."""
-    usage = row.get("usage")
-    return {**usage, **row} if isinstance(usage, Mapping) else row
+    """Return a row with the columns of its `usage`, wherever logs of answers have it."""
+    return {**_usage_in(row, _MOST_NESTED), **row}
+
+
+def _usage_in(part: Row, depth: int) -> dict[str, Any]:
+    """Return the token counts in a part of a row: the usage of an answer, or what Bedrock's log counts."""
+    found: dict[str, Any] = {}
+    for key in _AROUND_USAGE:
+        inner = part.get(key)
+        if isinstance(inner, Mapping) and depth:
+            found |= {name: count for name, count in inner.items() if str(name).endswith("TokenCount")}
+            found |= _usage_in(inner, depth - 1)
+    for key in _USAGES:
+        inner = part.get(key)
+        found |= inner if isinstance(inner, Mapping) else {}
+    return found
 
 
 def _check_names(place: str, names: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ A row without tokens of an answer is a request that failed. It is left out.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -51,16 +52,21 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
         *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
         *("ts", "created at", "created", "request created at", "request time", "relative time", "timestamp start unix"),
         *("timestamp start", "start timestamp", "request start", "request timestamp", "arrival offset"),
+        *("request start time", "time generated"),
     ),
     "input": (
+        "native tokens prompt",  # OpenRouter counts with the model's tokenizer, and beside it with another
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
         *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
-        *("tokens prompt", "prompt token count", "input token count"),
+        *("tokens prompt", "prompt token count", "input token count", "tokens in", "req units"),
+        *("gen ai usage input tokens", "gen ai usage prompt tokens"),
     ),
     "output": (
+        "native tokens completion",
         *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
         *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
-        *("tokens completion", "output token count", "candidates token count"),
+        *("tokens completion", "output token count", "candidates token count", "tokens out", "res units"),
+        *("gen ai usage output tokens", "gen ai usage completion tokens"),
     ),
     "session": ("session id", "conversation id", "session"),
     "blocks": ("hash ids", "block hash ids", "block hashes"),
@@ -74,8 +80,13 @@ _BLOCK_SIZE = ("block size", "block tokens", "trace block size")
 _DELAY = "delay"
 _NO_VALUES: tuple[Any, ...] = (None, "", [], {})
 
-_CACHED = ("cache read input tokens", "cache creation input tokens", "cache write input tokens")
-"""Columns with tokens of the prompt that Anthropic's API and Bedrock's do not count in their `input tokens`."""
+_BESIDE: Mapping[str, tuple[str, ...]] = {
+    "input tokens": ("cache read input tokens", "cache creation input tokens", "cache write input tokens"),
+    "input token count": ("cache read input token count", "cache write input token count"),
+    "candidates token count": ("thoughts token count",),
+}
+"""Columns with tokens that a column of lengths does not count: cached ones of a prompt in Anthropic's API and
+Bedrock's, and those of thoughts in Gemini's."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
@@ -221,7 +232,7 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         rule = f"its columns are not those of {table.title} ({_listed(source.names)})"
         raise UserError(f"{source.file}:1: {rule}; choose another format")
     recorder, columns, dates = Recorder(source.file, table.title), find_columns(source), set[bool]()
-    cached = [name for name in source.names if _plain(name) in _CACHED and _plain(columns["input"]) == "input tokens"]
+    prompts, answers = (_beside(source.names, columns[column]) for column in ("input", "output"))
     session_of, turns = _sessions(table, columns.get("session")), _Turns(columns["time"])
     for place, row in source.rows:
         lacks = table.lacks(row)
@@ -231,8 +242,8 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         session = session_of(row)
         try:
             at, is_date, pause = turns.arrival(row, session)
-            prompt = length(row[columns["input"]]) + sum(length(row.get(name)) for name in cached)
-            answer = length(row[columns["output"]])
+            prompt = length(row[columns["input"]]) + sum(length(row.get(name)) for name in prompts)
+            answer = length(row[columns["output"]]) + sum(length(row.get(name)) for name in answers)
             dates.add(is_date)
             if len(dates) > 1 or (not is_date and at < 0):
                 raise ValueError(at)
@@ -241,10 +252,16 @@ def read_table(source: TraceSource, table: Table) -> Recording:
         blocks = _blocks(place, row, columns)
         if recorder.is_new(None if table.key is None else row.get(table.key)):
             recorder.add(at, prompt, answer, blocks, session, _end(row, columns), turns.place(session), pause)
-    remarks = [f"prompts count {' and '.join(cached)}, too"] * bool(cached)
+    counted = {"prompts": prompts, "answers": answers}
+    remarks = [f"{what} count {' and '.join(names)}, too" for what, names in counted.items() if names]
     remarks += [*turns.remarks, *_unread(source, table, columns)]
     found = recorder.recording(FORMS, has_turns=turns.delayed > 0, dates=dates == {True}, remarks=tuple(remarks))
     return with_block_size(replace(found, unit=_unit(source, table, columns["time"], found)), source, table)
+
+
+def _beside(names: Sequence[str], column: str) -> list[str]:
+    """Return the columns with tokens that a column of lengths does not count."""
+    return [name for name in names if _plain(name) in _BESIDE.get(_plain(column), ())]
 
 
 @dataclass
@@ -309,7 +326,7 @@ def _blocks(place: str, row: Row, columns: Mapping[Column, str]) -> Sequence[Any
 def _unread(source: TraceSource, table: Table, columns: Mapping[Column, str]) -> list[str]:
     """Return a remark on the columns that have values and are not read; none without them."""
     read = {*columns.values(), table.key, table.parent, _DELAY, *table.reads}
-    known = {*_CACHED, *_BLOCK_SIZE, ""}  # pandas writes its index without a name
+    known = {*itertools.chain(*_BESIDE.values()), *_BLOCK_SIZE, ""}  # pandas writes its index without a name
     others = [name for name in source.names if name not in read and _plain(name) not in known]
     filled = [name for name in others if any(row.get(name) not in _NO_VALUES for _, row in source.rows)]
     return [f"columns that are not read: {_listed(filled)}{', …' if len(filled) > 12 else ''}"] * bool(filled)

@@ -310,6 +310,21 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
         '{"created": 1790000002, "usage": {"input_tokens": 7, "output_tokens": 8}}\n',
         '{"created": 1790000000, "usage": {"prompt_tokens": 5, "completion_tokens": 6}}\n'
         '{"created": 1790000002, "usage": {"prompt_tokens": 7, "completion_tokens": 8}}\n',
+        # Bedrock's log counts as Anthropic does; Gemini's prompts count what is cached, its answers not their thoughts
+        '{"created": 1790000000, "input": {"inputTokenCount": 1, "cacheReadInputTokenCount": 4}, '
+        '"output": {"outputTokenCount": 6}}'
+        '\n{"created": 1790000002, "input": {"inputTokenCount": 7}, "output": {"outputTokenCount": 8}}\n',
+        '{"created": 1790000000, "response": {"usageMetadata": {"promptTokenCount": 5, "cachedContentTokenCount": 4, '
+        '"candidatesTokenCount": 4, "thoughtsTokenCount": 2}}}\n'
+        '{"created": 1790000002, "response": {"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 8}}}\n',
+        '{"created": 1790000000, "message": {"usage": {"input_tokens": 5, "output_tokens": 6}}}\n'
+        '{"created": 1790000002, "message": {"usage": {"input_tokens": 7, "output_tokens": 8}}}\n',
+        "ts,tokens_in,tokens_out\n1790000000,5,6\n1790000002,7,8\n",
+        "start_time,gen_ai.usage.input_tokens,gen_ai.usage.output_tokens\n1790000000,5,6\n1790000002,7,8\n",
+        "TimeGenerated,PromptTokens,CompletionTokens\n2026-01-01T10:00:00Z,5,6\n2026-01-01T10:00:02Z,7,8\n",
+        # OpenRouter's native counts are those of the model's tokenizer
+        "created_at,tokens_prompt,tokens_completion,native_tokens_prompt,native_tokens_completion\n"
+        "2026-01-01 10:00:00,4,4,5,6\n2026-01-01 10:00:02,4,4,7,8\n",
         "created_at,tokens_prompt,tokens_completion\n2026-01-01 10:00:00,5,6\n2026-01-01 10:00:02,7,8\n",
         "request_created_at,prompt_tokens,completion_tokens\n2026-01-01 10:00:00+00,5,6\n2026-01-01 10:00:02+00,7,8\n",
         ",ts,input_tokens,output_tokens\n0,1790000000,5,6\n1,1790000002,7,8\n",  # a table of pandas with its index
