@@ -105,7 +105,10 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         near = difflib.get_close_matches(long_name(name), sorted(engine.flags), n=1)
         simulated = engine.provenance is Provenance.SIMULATED
         rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
-        if near:
+        longer = [known for known in engine.flags if known.startswith(long_name(name))]
+        if len(longer) == 1 and name.startswith("--"):
+            rule, hint = f"it is short for {longer[0]}", "write it in full"
+        elif near:
             hint = f"did you mean {near[0]}?"
         else:
             hint = "measure it with {engine} vllm" if simulated else f"see {kind_of(engine.name).help}"

@@ -105,16 +105,20 @@ def _hint(word: str) -> str:
     if name == "model":
         return "give it as the tuner's own --model"
     long_names = sorted(known for known in flag_names() if known.startswith("--"))
+    longer = [known for known in long_names if known.startswith(word.partition(".")[0])]
+    if len(longer) == 1:
+        return f"write {longer[0]} in full"
     near = difflib.get_close_matches(word, long_names, n=1, cutoff=_LIKENESS)
-    return f"did you mean {near[0]}?" if near else measure
+    unknown = "vLLM 0.15 to 0.32 has no such flag" if word.startswith("--") else measure
+    return f"did you mean {near[0]}?" if near else unknown
 
 
 @cache
 def flag_names(version: tuple[int, ...] | None = None) -> frozenset[str]:
     """Return every option string that the simulator reads of a version of vLLM, or of any; short names included."""
-    newer = {name for name, since in flags_since().items() if version is not None and version < since}
+    lacking = () if version is None else flags_without(version)
     options = {
-        option for option, action in _actions().items() if action.dest not in newer and option not in ("-h", "--help")
+        option for option, action in _actions().items() if action.dest not in lacking and option not in ("-h", "--help")
     }
     return frozenset(options | {name for name, long in VLLM_NAMES.items() if long in options})
 
@@ -124,9 +128,11 @@ def _actions() -> dict[str, argparse.Action]:
 
 
 @cache
-def flags_since() -> dict[str, tuple[int, ...]]:
-    """Return the first version of each flag that is newer than vLLM 0.15, by its name with underscores."""
-    return {name.replace("-", "_"): tuple(since) for name, since in _document()["since"].items()}
+def flags_without(version: tuple[int, ...]) -> frozenset[str]:
+    """Return the names, with underscores, of flags that the simulator reads and a version of vLLM lacks."""
+    newer = (name for name, since in _document()["since"].items() if version < tuple(since))
+    dropped = (name for name, until in _document()["until"].items() if version >= tuple(until))
+    return frozenset(name.replace("-", "_") for name in (*newer, *dropped))
 
 
 @cache

@@ -50,6 +50,8 @@ def test_arguments_that_the_parser_accepts_pass(words: list[str]) -> None:
     ("words", "reason"),
     [
         (["--swap-space", "4"], "--swap-space is not a flag of the installed vLLM"),
+        (["--gpu-memory", "0.9"], "--gpu-memory is short for --gpu-memory-utilization; write it in full"),
+        (["--no-enforce"], "--no-enforce is short for --no-enforce-eager; write it in full"),
         (["--max-num-seqs", "many"], "--max-num-seqs: 'many' is not a whole number"),
         (["--max-num-seqs=1.5"], "--max-num-seqs: '1.5' is not a whole number"),
         (["--max-num-seqs"], "--max-num-seqs: a value is missing"),
