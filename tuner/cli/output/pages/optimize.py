@@ -190,8 +190,8 @@ def _what_works(ended: OptimizeResult) -> list[str]:
     card, gpus = context.hardware.memory_gib, context.gpus
     if card is None or weights < card * gpus:
         told, config = what_works(run.reason, ended.spec.space)
-        example = f"--enqueue '{json.dumps(config)}', for example," if config else "--enqueue"
-        return [f"{told}: {example} continues this study; {OTHER_STUDY}"]
+        example = f" '{json.dumps(config)}', for example," if config else ", with parameters of the space,"
+        return [f"{told}: --enqueue{example} continues this study; {OTHER_STUDY}"]
     fewest = 2 ** math.ceil(math.log2(weights / card))
     return [
         f"the weights take {weights:,.1f} GiB, and a trial has {text.count(gpus, 'GPU')} of {card:,.1f} GiB; give it "
