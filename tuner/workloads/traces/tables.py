@@ -356,7 +356,7 @@ def _end(row: Row, columns: Mapping[Column, str]) -> float | None:
 
 
 _PART = re.compile(r"-?(?:0x)?[0-9a-f]+", re.IGNORECASE)
-_LIST = re.compile(rf"{_PART.pattern}(?:\s*[|;,\s]\s*{_PART.pattern})*", re.IGNORECASE)
+_LIST = re.compile(rf"{_PART.pattern}(?:(?:\s*[|;,]\s*|\s+){_PART.pattern})*", re.IGNORECASE)
 """A list of numbers or hashes in a cell: `11|22`, `11,22`, `0x1f 0x2e`."""
 
 

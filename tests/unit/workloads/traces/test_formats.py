@@ -279,6 +279,12 @@ def test_blocks_in_a_cell_are_read_with_the_size_beside_them(tmp_path: Path, cel
     assert "columns that are not read: priority" in found.remarks
 
 
+def test_a_long_cell_that_is_no_list_is_refused_at_once(tmp_path: Path) -> None:
+    text = f"arrived_at,num_prefill_tokens,num_decode_tokens,block_hash_ids\n0.5,40,5,{'1   ' * 200}x\n"
+    with pytest.raises(UserError, match="are no block numbers"):
+        read(tmp_path, text)
+
+
 def test_a_column_that_later_rows_have_is_read(tmp_path: Path) -> None:
     rest = '"input_length": 64, "output_length": 5'
     text = f'{{"timestamp": 5, {rest}}}\n{{"timestamp": 9, {rest}, "hash_ids": [1], "session_id": "s"}}\n'
