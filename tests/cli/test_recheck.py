@@ -163,7 +163,7 @@ def test_a_lost_flag_is_said_before_anything_runs(
 
     def without_flag(*given: object) -> today.Installation:
         found = find(*given)  # type: ignore[arg-type]
-        flags = frozenset({"--max-model-length", "--max-num-seqs", "--override-generation-config"})
+        flags = frozenset({"--max-model-size", "--max-num-seqs", "--override-generation-config"})
         info = EngineInfo("vllm", "0.99.0", found.info.executable, flags, found.info.provenance)
         return today.Installation(found.engine, info, found.devices)
 
@@ -174,7 +174,7 @@ def test_a_lost_flag_is_said_before_anything_runs(
     assert printed.out.splitlines()[0] == "vLLM: 0.32.0+fake -> 0.99.0"
     (line,) = printed.err.splitlines()
     assert "server argument '--max-model-len': vllm 0.99.0 has no such flag" in line
-    assert "the baseline of study 'mine' has it; did you mean --max-model-length?; tune again: " in line
+    assert "the baseline of study 'mine' has it; did you mean --max-model-size?; tune again: " in line
     assert "tuner optimize --study mine-0.99.0 --learn-from mine " in line
     assert not output.exists()
 
