@@ -98,6 +98,12 @@ def one_spelling(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def completed(name: str, flags: Iterable[str]) -> str | None:
+    """Return the only long flag that begins with `name`, as argparse completes it; None without one."""
+    longer = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
+    return longer[0] if len(longer) == 1 else None
+
+
 def long_name(name: str) -> str:
     """Return the long name of a flag, with dashes."""
     base, dot, keys = name.partition(".")

@@ -11,7 +11,7 @@ from typing import Any
 
 from records.trials import Provenance
 from search_spaces import ENGINE
-from search_spaces.argv import long_name, one_spelling
+from search_spaces.argv import completed, long_name, one_spelling
 from search_spaces.render import without_instances
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineInfo
@@ -102,14 +102,12 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         is_flag = name.startswith("--") or (has_short and _SHORT.match(name) is not None)
         if not is_flag or before.endswith("+") or _is_known(name, engine.flags):  # `+` adds values such as -rms_norm
             continue
-        near = difflib.get_close_matches(long_name(name), sorted(engine.flags), n=1)
+        long, known = long_name(name), sorted(engine.flags)
+        near = completed(long, known) or next(iter(difflib.get_close_matches(long, known, n=1)), None)
         simulated = engine.provenance is Provenance.SIMULATED
         rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
-        longer = [known for known in engine.flags if known.startswith(long_name(name))]
-        if len(longer) == 1 and name.startswith("--"):
-            rule, hint = f"it is short for {longer[0]}", "write it in full"
-        elif near:
-            hint = f"did you mean {near[0]}?"
+        if near is not None:
+            hint = f"did you mean {near}?"
         else:
             hint = "measure it with {engine} vllm" if simulated else f"see {kind_of(engine.name).help}"
         raise SettingError("server_arguments", name, rule, hint)

@@ -53,7 +53,7 @@ def wishes(text: str) -> list[Wish]:
     found: dict[str, Wish] = {}
     for name, higher, bound in (*_asked(text), *_set(text)):
         found.setdefault(name, Wish(name, higher, _bound(text, name) if bound is None else bound))
-    for _, name, _ in _BOUNDS:  # the verb may stand where a message was cut
+    for _, name, _ in _BOUNDS:  # the sentence with the verb may be cut off
         if (bound := _bound(text, name)) is not None:
             found.setdefault(name, Wish(name, False, bound))
     return sorted(found.values(), key=lambda wish: wish.bound is None)

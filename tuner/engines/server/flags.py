@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from search_spaces.argv import completed
 from tuner.files import write_atomically
 
 _DOTTED = re.compile(r"^(--?[\w-]+?)\.[\w.-]+(?:=|$)")
@@ -64,9 +65,8 @@ class ServeFlags:
                 if _LEVEL.match(word) and "--optimization-level" in self.by_name:
                     position += 1 if word == "-O" else 0
                     continue
-                longer = [known for known in self.by_name if name.startswith("--") and known.startswith(name)]
-                if len(longer) == 1:  # argparse completes it, and the tuner does not
-                    return f"{name} is short for {longer[0]}; write it in full"
+                if (longer := completed(name, self.by_name)) is not None:
+                    return f"{name} is short for {longer}; write it in full"
                 return f"{name} is not a flag of the installed {self.engine}"
             values = [inline] if given else _values(argv[position:], flag)
             position += 0 if given else len(values)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from search_spaces import Context, HardwareProfile, load_space
-from search_spaces.argv import VLLM_NAMES, dotted_object, one_spelling, whole_number
+from search_spaces.argv import VLLM_NAMES, completed, dotted_object, one_spelling, whole_number
 from search_spaces.yaml_file import read_yaml
 
 _FILE = Path(__file__).with_name("flags.yaml")
@@ -105,9 +105,8 @@ def _hint(word: str) -> str:
     if name == "model":
         return "give it as the tuner's own --model"
     long_names = sorted(known for known in flag_names() if known.startswith("--"))
-    longer = [known for known in long_names if known.startswith(word.partition(".")[0])]
-    if len(longer) == 1:
-        return f"write {longer[0]} in full"
+    if (longer := completed(word.partition(".")[0], long_names)) is not None:
+        return f"write {longer} in full"
     near = difflib.get_close_matches(word, long_names, n=1, cutoff=_LIKENESS)
     unknown = "vLLM 0.15 to 0.32 has no such flag" if word.startswith("--") else measure
     return f"did you mean {near[0]}?" if near else unknown

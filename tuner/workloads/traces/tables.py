@@ -408,15 +408,8 @@ def with_block_size(recording: Recording, source: TraceSource, table: Table) -> 
         bare = tuple(replace(each, blocks=()) for each in requests)
         remark = "its blocks are left out, because their size is not known; import it with the size of its blocks"
         return replace(recording, requests=bare, lacks_block_size=True, remarks=(*recording.remarks, remark))
-    how = (
-        "as stated"
-        if stated
-        else "as the file says"
-        if said and own
-        else f"as {table.title}'s description says"
-        if said
-        else "the only size that fits"
-    )
+    of_file = "as the file says" if own else f"as {table.title}'s description says"
+    how = "as stated" if stated else of_file if said else "the only size that fits"
     partly = sum(len(each.blocks) < -(-each.input_tokens // size) for each in requests)
     remarks = [f"its blocks have {size} tokens, {how}"]
     remarks += [f"prompts with blocks for their beginning only: {partly:,}; the rest is taken as their own"] * bool(
