@@ -1,4 +1,4 @@
-"""The tuner's folder, and writing: a file's content is replaced in one step, a device or a FIFO is written through.
+"""The tuner's folder, and how files are written: content is replaced in one step, a device or FIFO is written through.
 
 Files of a study are for its user only: a process of the tuner has the umask 077. Files that a user asks for at a path,
 and those of the programs that a study starts, get the umask that the user gave (docs/reliability.md).

@@ -45,8 +45,7 @@ RISK = 0.1
 """The rounds go on while the loss is larger than `LARGEST_LOSS` with more than this probability."""
 
 OPEN = 0.1
-"""Least probability that a smaller form is as good, from which on it is worth a measurement; and the same for being
-better than the reference."""
+"""Least probabilities that a smaller form is as good, and that it is better than the reference, for a measurement."""
 
 LEAST_SAVED = 0.5
 """Least expected number of saved flags at which a smaller form is measured: the flags that it saves times the
@@ -233,7 +232,8 @@ def plan(arms: Arms, rounds: Sequence[Mapping[int, float]], noise: float) -> Pla
 def _may_beat(arms: Arms, mean: Vector, covariance: Matrix) -> NDArray[np.bool_]:
     """Return which configurations are better than the reference with probability `OPEN`.
 
-    All are without a reference, and where a finalist stands in for one that fails: that finalist can win itself.
+    Without a reference all count. They also do where a finalist stands in for a reference that fails, because that
+    finalist can win itself.
     """
     if arms.reference is None or arms.alive[arms.reference]:
         return np.full(len(mean), True)

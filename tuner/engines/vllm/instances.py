@@ -143,7 +143,7 @@ def _all_gpus() -> dict[str, str]:
 
 
 def _leased_ports(stack: ExitStack, count: int, taken: int) -> list[int]:
-    """Return ports for the instances, leased until the stack ends; `taken` is the deployment's, bound at the end."""
+    """Return ports for the instances, leased until the stack ends; none is `taken`, which HAProxy binds last."""
     leases = [stack.enter_context(lease_port(home() / "ports", HOST)) for _ in range(count + 1)]
     return [lease.port for lease in leases if lease.port != taken][:count]
 
