@@ -164,6 +164,10 @@ class ResolvedSpace:
             if parameter.name in config:
                 parameter.suggest(trial)
 
+    def choices(self) -> dict[str, list[ParameterValue]]:
+        """Return the offered values of each parameter that has no range."""
+        return {each.name: list(each.values) for each in self.parameters if each.choices}
+
     def engine_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's own defaults as a configuration, as far as they are known and in the space."""
         return self.defaults_beside({})

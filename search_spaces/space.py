@@ -6,11 +6,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import Context, Lookup, checkpoint_fact, facts_of, parsed
-from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices
+from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices, same_value
 from search_spaces.render import CAPTURE_SIZES_FLAG, fixed_values
 from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, ResolvedSpace, parents_of
 from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
@@ -51,7 +52,8 @@ class Space:
         only: Collection[str] | None = None,
         *,
         keep_stream: bool = False,
-        wanted: Collection[str] = (),
+        wanted: Mapping[str, Collection[ParameterValue] | None] = MappingProxyType({}),
+        begun: Mapping[str, Collection[ParameterValue]] = MappingProxyType({}),
     ) -> ResolvedSpace:
         """Return the space for one context, without the parts that hardware, engine, model or packages exclude.
 
@@ -62,17 +64,19 @@ class Space:
             keep_answers: drop the parameters that may change the model's answers.
             only: drop all parameters but these.
             keep_stream: drop the parameters that change how the tokens of an answer arrive.
-            wanted: parameters to offer even if they make no difference or change the stream, such as those of enqueued
-                configurations; those of `only` are wanted, too.
+            wanted: values to offer by their parameters (None: all), even if they are offered on request only, make no
+                difference or change the stream, such as those of enqueued configurations; `only` wants all of each.
+            begun: the choices that a continued study began with, by their parameters: no others are offered.
 
         Raises:
-            SpaceError: if `only` has a name that is not a parameter, or a parameter that cannot count without others.
+            SpaceError: if `only` has a name that is not a parameter, or a parameter that cannot count without others;
+                if a choice of `begun` is not possible any more.
         """
         fixed = fixed_values(self.specs, context.base_argv)
         names = Names(self.specs, facts_of(context), fixed, {})
         if only is not None:
             self._check_only(only, names)
-        wanted = {*wanted, *(only or ())}
+        wanted = {**wanted, **begun, **dict.fromkeys(only or ())}
         parameters: list[Parameter] = []
         possible: list[Parameter] = []
         dropped: list[Dropped] = []
@@ -98,7 +102,12 @@ class Space:
             if idle is not None:
                 dropped.append(Dropped(name, None, idle))
                 continue
-            offered, left_out = (parameter, []) if name in wanted else _worth_a_trial(parameter, names)
+            as_begun = begun.get(name)
+            offered, left_out = (
+                _as_begun(parameter, as_begun, excluded)
+                if as_begun
+                else _worth_a_trial(parameter, names, wanted.get(name, ()))
+            )
             dropped.extend(left_out)
             if offered is not None:
                 parameters.append(offered)
@@ -210,11 +219,26 @@ def _is_of_values(requirement: Requirement) -> bool:
     return "value" in parsed(requirement.rule).names
 
 
-def _worth_a_trial(parameter: Parameter, names: Names) -> tuple[Parameter | None, list[Dropped]]:
-    """Return a parameter with the values that a study tries unasked (None: only the default), and the others."""
+def _worth_a_trial(
+    parameter: Parameter, names: Names, wanted: Collection[ParameterValue] | None
+) -> tuple[Parameter | None, list[Dropped]]:
+    """Return a parameter with the values that a study tries unasked and those that are wanted, and the other values.
+
+    Args:
+        parameter: with all possible values.
+        names: the facts of the context.
+        wanted: values that the study asks for; None: all.
+
+    Returns:
+        None in place of the parameter if only its default is left, and nothing is wanted.
+    """
+    if wanted is None:
+        return parameter, []
     each = [requirement for requirement in parameter.spec.matters if _is_of_values(requirement)]
 
     def reason(choice: ChoiceSpec) -> str | None:
+        if any(same_value(choice.value, value) for value in wanted):
+            return None
         return choice.on_request or _first_false(each, _with_value(names, choice.value), names, choice.value)
 
     default = names.default(parameter.name)
@@ -224,7 +248,26 @@ def _worth_a_trial(parameter: Parameter, names: Names) -> tuple[Parameter | None
         return parameter, []
     kept = tuple(choice for choice, why in reasons if why is None)
     only_default = all(choice.value is None or choice.value == default for choice in kept)
-    return None if only_default else replace(parameter, choices=kept), left_out
+    return None if only_default and not wanted else replace(parameter, choices=kept), left_out
+
+
+def _as_begun(
+    parameter: Parameter, begun: Collection[ParameterValue], excluded: Iterable[Dropped]
+) -> tuple[Parameter, list[Dropped]]:
+    """Return a parameter with the choices that its study began with, and the other values.
+
+    Raises:
+        SpaceError: if one of these choices is excluded now.
+    """
+    for value in begun:
+        if parameter.choice(value) is None:
+            reason = next((each.reason for each in excluded if same_value(each.value, value)), "the space lacks it")
+            rule = f"the study began with {parameter.name}={value}, which is not possible any more: {reason}"
+            raise SpaceError(f"{rule}; begin a study of another name")
+    kept = tuple(choice for choice in parameter.choices if any(same_value(choice.value, value) for value in begun))
+    later = [choice for choice in parameter.choices if choice not in kept]
+    reason = "the study began without it; one of another name may have it"
+    return replace(parameter, choices=kept), [Dropped(parameter.name, choice.value, reason) for choice in later]
 
 
 def _with_value(names: Names, value: ParameterValue) -> Lookup:

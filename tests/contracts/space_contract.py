@@ -200,7 +200,7 @@ class SpaceContract:
         self, space: Space, context: Context, resolved: ResolvedSpace
     ) -> None:
         for name, named in resolved.named.items():
-            own = space.resolve(context, wanted=named.config)
+            own = space.resolve(context, wanted=dict.fromkeys(named.config))
             assert own.contains(named.config), name
             assert own.violations(named.config) == [], name
             assert own.render(named.config) != Rendered(), name

@@ -119,7 +119,7 @@ def _resolved(name: str, context: Context, instances: int | None) -> ResolvedSpa
     """Return a space; it offers instances that share a GPU only to those who ask."""
     key = (name, repr(context), instances)
     if key not in _SPACES:
-        wanted = {} if instances is None else {"instances": instances}
+        wanted = {} if instances is None else {"instances": None}
         _SPACES[key] = load_space(name).resolve(context, wanted=wanted)
     return _SPACES[key]
 

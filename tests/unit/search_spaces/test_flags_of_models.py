@@ -42,7 +42,7 @@ ALL_KINDS = replace(
 def space(model: ModelShape, card: str = "h200", version: str = "0.32.0+cpu", **facts: Any) -> ResolvedSpace:
     context = replace(generous(card, version), model=model, packages=PACKAGES, checkpoints={}, draft_model=None)
     name, wanted = facts.pop("name", "vllm"), facts.pop("wanted", ())
-    return load_space(name).resolve(replace(context, **facts), wanted=wanted)
+    return load_space(name).resolve(replace(context, **facts), wanted=dict.fromkeys(wanted))
 
 
 def broken(resolved: ResolvedSpace, **config: ParameterValue) -> list[str]:

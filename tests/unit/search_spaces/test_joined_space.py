@@ -1,7 +1,8 @@
 """A space of several engines: its contract, and what the engine opens and closes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -42,11 +43,12 @@ class Declared(Space):
         only: Collection[str] | None = None,
         *,
         keep_stream: bool = False,
-        wanted: Collection[str] = (),
+        wanted: Mapping[str, Collection[ParameterValue] | None] = MappingProxyType({}),
+        begun: Mapping[str, Collection[ParameterValue]] = MappingProxyType({}),
     ) -> JoinedSpace:
         parts = {}
         for engine, declared in self._spaces.items():
-            own = {name.removeprefix(f"{engine}.") for name in wanted if name.startswith(f"{engine}.")}
+            own = {name.removeprefix(f"{engine}."): v for name, v in wanted.items() if name.startswith(f"{engine}.")}
             parts[engine] = declared.resolve(
                 replace(VLLM if engine == "vllm" else LLAMA, flags=context.flags), keep_answers, wanted=own
             )

@@ -229,7 +229,7 @@ def test_a_rare_value_is_offered_to_a_study_that_asks() -> None:
     vllm = load_space("vllm")
     assert "fp8_per_channel" not in values(vllm.resolve(context), "quantization")
     assert "one scale for each output channel" in reason(vllm.resolve(context), "quantization", "fp8_per_channel")
-    asked = vllm.resolve(context, wanted=("quantization",))
+    asked = vllm.resolve(context, wanted={"quantization": None})
     assert asked.render({"quantization": "fp8_per_channel"}).argv == ("--quantization", "fp8_per_channel")
     assert "fp8_per_channel" in values(vllm.resolve(context, only=("quantization",)), "quantization")
 

@@ -108,7 +108,7 @@ def test_unknown_facts_exclude_nothing() -> None:
 
 def test_lengths_must_hold_the_workload_and_fit_the_model() -> None:
     context = replace(generous("t4", "0.25.1"), input_len=600, model=replace(QWEN, max_position_embeddings=4096))
-    space = load_space("vllm").resolve(context, wanted=("max_model_len",))
+    space = load_space("vllm").resolve(context, wanted={"max_model_len": None})
     assert values(space, "max_model_len") == (None, 1152, 1536, 2048, 4096)
     assert reason(space, "max_model_len", 1024) == "a request of 600 + 512 tokens does not fit into 1024"
     assert reason(space, "max_model_len", 8192) == "the model has 4096 positions only"
@@ -355,7 +355,7 @@ def test_a_scheduling_policy_needs_priorities(priorities: bool | None, offered: 
     assert ("scheduling_policy" in {each.name for each in space.parameters}) is offered
     if not offered:
         assert "no different priorities" in reason(space, "scheduling_policy")
-        wanted = load_space("vllm").resolve(space.context, wanted=("scheduling_policy",))
+        wanted = load_space("vllm").resolve(space.context, wanted={"scheduling_policy": None})
         assert wanted.contains({"scheduling_policy": "priority"})
 
 
@@ -364,7 +364,7 @@ def test_bunched_tokens_are_offered_on_request_only() -> None:
     kept = vllm.resolve(context, keep_stream=True)
     assert "changes how tokens arrive at a user" in reason(kept, "stream_interval")
     assert "stream-8" in kept.named
-    assert vllm.resolve(context, keep_stream=True, wanted=("stream_interval",)).contains({"stream_interval": 8})
+    assert vllm.resolve(context, keep_stream=True, wanted={"stream_interval": None}).contains({"stream_interval": 8})
     assert vllm.resolve(context).contains({"stream_interval": 8})
 
 
@@ -380,7 +380,7 @@ def test_drafts_from_the_text_are_offered_where_it_may_repeat(
     assert ("ngram" in values(space, "speculative")) == ("suffix" in values(space, "speculative")) == offered
     assert "draft" in values(space, "speculative")
     assert any(parameter.name == "ngram_tokens" for parameter in space.parameters) == offered
-    wanted = load_space("vllm").resolve(context, wanted=("speculative", "ngram_tokens"))
+    wanted = load_space("vllm").resolve(context, wanted=dict.fromkeys(("speculative", "ngram_tokens")))
     assert "ngram" in values(wanted, "speculative")
 
 

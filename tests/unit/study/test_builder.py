@@ -266,6 +266,46 @@ def test_a_study_continues_without_the_configuration_that_an_earlier_run_enqueue
     store.close()
 
 
+def choices(spec: StudySpec) -> Any:
+    return spec.space.choices()["quantization"]
+
+
+def test_an_enqueued_configuration_adds_only_the_choices_that_it_has(model: str, tmp_path: Path) -> None:
+    assert choices(spec_of(model, tmp_path, "h200")) == [None, "fp8", "fp8_per_block"]
+    named = spec_of(model, tmp_path, "h200", enqueue=('{"quantization": "fp8", "stream_interval": 8}',))
+    assert choices(named) == [None, "fp8", "fp8_per_block"]
+    asked = spec_of(model, tmp_path, "h200", enqueue=('{"quantization": "fp8_per_channel"}',))
+    assert choices(asked) == [None, "fp8", "fp8_per_block", "fp8_per_channel"]
+    assert choices(spec_of(model, tmp_path, "h200", only=("quantization",))) == choices(asked)
+
+
+def test_a_study_continues_with_the_choices_that_it_began_with(model: str, tmp_path: Path) -> None:
+    """Optuna refuses a categorical parameter whose choices change; a package may be installed between two runs."""
+    store = open_store(f"sqlite:///{tmp_path / 'tuner.db'}")
+    with_package = replace(INFO, version="0.25.1", packages=frozenset({"bitsandbytes"}))
+    without = replace(with_package, packages=frozenset())
+
+    def run_of(study: str, engine: EngineInfo, *enqueue: str) -> StudySpec:
+        plan = plan_study(StudySettings(study=study, model=model, enqueue=enqueue))
+        spec = build_spec(plan, engine, hardware_named("h200"), tmp_path)
+        return with_stored_parameters(plan, spec, engine, store)
+
+    asked = '{"quantization": "fp8_per_channel"}'
+    open_study(store, run_of("plain", without), without, ["H200"], RealClock())
+    assert choices(run_of("plain", with_package)) == [None, "fp8", "fp8_per_block"]
+    assert choices(run_of("new", with_package)) == [None, "fp8", "fp8_per_block", "bitsandbytes"]
+    with pytest.raises(UserError, match="quantization cannot be 'fp8_per_channel': the study began without it"):
+        run_of("plain", without, asked)
+
+    open_study(store, run_of("asked", without, asked), without, ["H200"], RealClock())
+    assert choices(run_of("asked", without)) == [None, "fp8", "fp8_per_block", "fp8_per_channel"]
+
+    open_study(store, run_of("four bits", with_package), with_package, ["H200"], RealClock())
+    with pytest.raises(UserError, match="began with quantization=bitsandbytes, which is not possible any more: bits"):
+        run_of("four bits", without)
+    store.close()
+
+
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 

@@ -5,12 +5,13 @@ Nothing is written. Several engines of one study have one joined space, in which
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from search_spaces import ENGINE, Context, HardwareProfile, JoinedSpace, ResolvedSpace, SpaceError, join
+from search_spaces import ENGINE, Context, HardwareProfile, JoinedSpace, ParameterValue, ResolvedSpace, SpaceError, join
 from search_spaces.catalogue.describe import described
 from storage.store import Store
 from tuner.engines.base import EngineInfo
@@ -81,6 +82,7 @@ def _facts(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, space
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
+        "choices": space.choices(),
     }
     if (gpus := gpus_of_trial(settings)) > 1:
         facts |= {"gpus": gpus, "nodes": settings.nodes_per_trial}
@@ -100,38 +102,48 @@ def _facts(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, space
 
 
 def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, store: Store) -> StudySpec:
-    """Return the study with the parameters that it stored, also those that only an earlier run's configuration named.
+    """Return the study with the parameters and choices that it began with, also those that only an earlier run named.
 
     A study that is not stored, or whose parameters the space no longer has, is unchanged.
+
+    Raises:
+        UserError: for a choice that became impossible since, and for a configuration with one that came later.
     """
     stored = store.study(spec.name)
-    names = set[str]() if stored is None else {*stored.premise["space"]["parameters"]}
-    if not names or names == {parameter.name for parameter in spec.space.parameters}:
+    if stored is None:
         return spec
-    wider = _resolve(plan, engine, spec.space.context.hardware, names)
-    return replace(spec, space=wider) if names == {each.name for each in wider.parameters} else spec
+    choices = stored.facts.get("choices", {})
+    begun = {name: choices.get(name, ()) for name in stored.premise["space"]["parameters"]}
+    if begun.keys() == {each.name for each in spec.space.parameters} and choices == spec.space.choices():
+        return spec
+    space = _resolve(plan, engine, spec.space.context.hardware, begun)
+    if begun.keys() != {each.name for each in space.parameters}:
+        return spec
+    enqueued, recipes, baseline = _enqueued(plan, space), _recipes(plan, space), _baseline(plan, space)
+    return replace(spec, space=space, enqueue=enqueued, recipes=recipes, baseline=baseline)
+
+
+_Choices = Mapping[str, Collection[ParameterValue]]
 
 
 def _resolve(
-    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str] = ()
+    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, begun: _Choices = MappingProxyType({})
 ) -> ResolvedSpace:
     """Return the space without the parts that the hardware, the engine or the settings exclude.
 
-    Parameters of a stored study are offered even if they make no difference.
+    Parameters of a stored study are offered even if they make no difference, with the choices in `begun`.
     """
     if not plan.others:
-        return _resolve_one(plan, engine, hardware, stored)
+        return _resolve_one(plan, engine, hardware, begun)
     parts = {}
     for each in plan.every:
         prefix = f"{each.engine}."
-        own = [name.removeprefix(prefix) for name in stored if name.startswith(prefix)]
+        own = {name.removeprefix(prefix): values for name, values in begun.items() if name.startswith(prefix)}
         parts[each.engine] = _resolve_one(each, engine.named(each.engine), hardware, own)
     return join(parts)
 
 
-def _resolve_one(
-    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str]
-) -> ResolvedSpace:
+def _resolve_one(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, begun: _Choices) -> ResolvedSpace:
     """Return the space of one engine; see `_resolve`."""
     settings = plan.settings
     context = Context(
@@ -152,7 +164,9 @@ def _resolve_one(
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.baseline is not None and not are_flags(settings.baseline):
         named.append(("baseline", settings.baseline))
-    wanted = {*stored, *(name for field, text in named for name in configuration_of(plan.space, field, text))}
+    wanted: dict[str, list[ParameterValue]] = {}
+    for name, value in (item for field, text in named for item in configuration_of(plan.space, field, text).items()):
+        wanted.setdefault(name, []).append(value)
     try:
         space = plan.space.resolve(
             context,
@@ -160,6 +174,7 @@ def _resolve_one(
             only=settings.only or None,
             keep_stream=not (settings.bunched_tokens or has_itl_slo(plan.goals, plan.workload)),
             wanted=wanted,
+            begun=begun,
         )
     except SpaceError as error:
         raise UserError(str(error)) from None

@@ -44,7 +44,7 @@ def space_of(card: str, version: str) -> ResolvedSpace:
         hardware_named(card), version, flag_names(), QWEN, SIMULATED_PACKAGES, 50, 512, 512, priorities=True
     )
     context = replace(context, simulated=True)
-    return load_space("vllm").resolve(context, wanted=("max_model_len",))
+    return load_space("vllm").resolve(context, wanted={"max_model_len": None})
 
 
 def refusal(space: ResolvedSpace, arguments: tuple[str, ...], environment: dict[str, str]) -> str | None:
