@@ -40,6 +40,9 @@ UNKNOWN = Unknown.UNKNOWN
 Lookup = Callable[[str], object]
 """Maps a dotted name to its value; `UNKNOWN` if it has none."""
 
+Evaluator = Callable[[Lookup], object]
+"""Computes a part of an expression."""
+
 _ORDERINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -102,6 +105,8 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {
 class Expression:
     """A parsed expression. `names` has every dotted name in it, without the functions.
 
+    Its parts are compiled into functions once: a search evaluates each expression thousands of times.
+
     Raises:
         SpaceError: at construction, with the part that the subset does not allow.
     """
@@ -111,9 +116,10 @@ class Expression:
         if len(source) > _MAX_LENGTH:
             raise SpaceError(f"the expression is {len(source)} characters long; shorten it to at most {_MAX_LENGTH}")
         try:
-            self._body = ast.parse(source.strip(), mode="eval").body
-            _check(self._body, source)
-            self.names = frozenset(_names(self._body))
+            body = ast.parse(source.strip(), mode="eval").body
+            _check(body, source)
+            self.names = frozenset(_names(body))
+            self._evaluate = _compiled(body)
         except SpaceError:
             raise
         except (SyntaxError, ValueError) as error:
@@ -133,7 +139,7 @@ class Expression:
             SpaceError: if types do not match, as in `"a" < 3`, or a number is too large to compute with.
         """
         try:
-            return _evaluate(self._body, lookup)
+            return self._evaluate(lookup)
         except TypeError as error:
             raise SpaceError(
                 f"the expression {self.source!r} mixes types ({error}); compare values of one type"
@@ -206,94 +212,162 @@ def _names(node: ast.expr) -> list[str]:
     return [name for child in children if isinstance(child, ast.expr) for name in _names(child)]
 
 
-@cache
-def _name_of(node: ast.expr) -> str:
-    """Return a name as it is written. The cache keeps working, because parsed expressions are never freed."""
-    return ast.unparse(node)
-
-
-def _evaluate(node: ast.expr, lookup: Lookup) -> object:
+def _compiled(node: ast.expr) -> Evaluator:
+    """Return the function that computes a checked node."""
     match node:
-        case ast.Constant(value=value):
-            return value
+        case ast.Constant(value=constant):
+            return lambda _: constant
         case ast.Name() | ast.Attribute():
-            return lookup(_name_of(node))
+            name = ast.unparse(node)
+            return lambda lookup: lookup(name)
         case ast.Tuple(elts=items) | ast.List(elts=items):
-            values = tuple(_evaluate(item, lookup) for item in items)
-            return UNKNOWN if UNKNOWN in values else values
+            return _folded(items, _tuple([_compiled(item) for item in items]))
         case ast.BoolOp(op=op, values=items):
-            return _connect(isinstance(op, ast.Or), items, lookup)
-        case ast.UnaryOp(op=op, operand=operand):
-            return _unary(op, _evaluate(operand, lookup))
+            return _connection(isinstance(op, ast.Or), [_compiled(item) for item in items])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _negation(_compiled(operand))
+        case ast.UnaryOp(operand=operand):
+            return _minus(_compiled(operand))
         case ast.BinOp(left=left, op=op, right=right):
-            return _calculate(op, _evaluate(left, lookup), _evaluate(right, lookup))
-        case ast.Compare():
-            return _compare(node, lookup)
+            return _calculation(op, _compiled(left), _compiled(right))
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            return _comparison([_comparator(op) for op in ops], _compiled(left), [_compiled(each) for each in rest])
         case ast.Call(func=ast.Name(id=name), args=items):
-            return _FUNCTIONS[name](*(_evaluate(item, lookup) for item in items))
+            return _folded(items, _call(_FUNCTIONS[name], [_compiled(item) for item in items]))
     raise _refused(node, ast.unparse(node))
 
 
-def _connect(decisive: bool, items: list[ast.expr], lookup: Lookup) -> object:
+def _folded(items: list[ast.expr], function: Evaluator) -> Evaluator:
+    """Return a function of constants as its value; one that raises an error does so whenever it is evaluated."""
+    if not all(isinstance(item, ast.Constant) for item in items):
+        return function
+    try:
+        value = function(lambda _: UNKNOWN)
+    except (SpaceError, TypeError, ArithmeticError):
+        return function
+    return lambda _: value
+
+
+def _tuple(items: list[Evaluator]) -> Evaluator:
+    def evaluate(lookup: Lookup) -> object:
+        values = tuple([item(lookup) for item in items])
+        return UNKNOWN if UNKNOWN in values else values
+
+    return evaluate
+
+
+def _call(function: Callable[..., object], items: list[Evaluator]) -> Evaluator:
+    return lambda lookup: function(*[item(lookup) for item in items])
+
+
+def _connection(decisive: bool, items: list[Evaluator]) -> Evaluator:
     """Return Kleene's `or` (decisive True) or `and` (decisive False) of the items."""
-    unknown = False
-    for item in items:
-        value = _evaluate(item, lookup)
-        if value is UNKNOWN:
-            unknown = True
-        elif bool(value) is decisive:
-            return decisive
-    return UNKNOWN if unknown else not decisive
+
+    def evaluate(lookup: Lookup) -> object:
+        unknown = False
+        for item in items:
+            value = item(lookup)
+            if value is UNKNOWN:
+                unknown = True
+            elif bool(value) is decisive:
+                return decisive
+        return UNKNOWN if unknown else not decisive
+
+    return evaluate
 
 
-def _unary(op: ast.unaryop, value: object) -> object:
-    if value is UNKNOWN:
-        return UNKNOWN
-    if isinstance(op, ast.Not):
-        return not value
-    if value is None:
-        return UNKNOWN
-    if not isinstance(value, int | float):
-        raise TypeError(f"-{value!r}")
-    return -value
+def _negation(operand: Evaluator) -> Evaluator:
+    def evaluate(lookup: Lookup) -> object:
+        value = operand(lookup)
+        return UNKNOWN if value is UNKNOWN else not value
+
+    return evaluate
 
 
-def _calculate(op: ast.operator, left: object, right: object) -> object:
-    if UNKNOWN in (left, right) or left is None or right is None:
-        return UNKNOWN
-    if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise TypeError(f"arithmetic with {left!r} and {right!r}")
-    if right == 0 and isinstance(op, ast.Div | ast.FloorDiv | ast.Mod):
-        return UNKNOWN
-    return _ARITHMETIC[type(op)](left, right)
+def _minus(operand: Evaluator) -> Evaluator:
+    def evaluate(lookup: Lookup) -> object:
+        value = operand(lookup)
+        if value is UNKNOWN or value is None:
+            return UNKNOWN
+        if not isinstance(value, int | float):
+            raise TypeError(f"-{value!r}")
+        return -value
+
+    return evaluate
 
 
-def _compare(node: ast.Compare, lookup: Lookup) -> object:
-    left = _evaluate(node.left, lookup)
-    unknown = False
-    for op, comparator in zip(node.ops, node.comparators, strict=True):
-        right = _evaluate(comparator, lookup)
-        answer = _compare_two(op, left, right)
-        if answer is UNKNOWN:
-            unknown = True
-        elif not answer:
-            return False
-        left = right
-    return UNKNOWN if unknown else True
+def _calculation(op: ast.operator, left: Evaluator, right: Evaluator) -> Evaluator:
+    calculate, divides = _ARITHMETIC[type(op)], isinstance(op, ast.Div | ast.FloorDiv | ast.Mod)
+
+    def evaluate(lookup: Lookup) -> object:
+        one, other = left(lookup), right(lookup)
+        if one is UNKNOWN or other is UNKNOWN or one is None or other is None:
+            return UNKNOWN
+        if not isinstance(one, int | float) or not isinstance(other, int | float):
+            raise TypeError(f"arithmetic with {one!r} and {other!r}")
+        return UNKNOWN if divides and other == 0 else calculate(one, other)
+
+    return evaluate
 
 
-def _compare_two(op: ast.cmpop, left: object, right: object) -> object:
-    if left is UNKNOWN or right is UNKNOWN:
-        return UNKNOWN
+Comparator = Callable[[object, object], bool | Unknown]
+"""Compares two values, which may be unknown."""
+
+
+def _comparison(comparators: list[Comparator], first: Evaluator, rest: list[Evaluator]) -> Evaluator:
+    if len(comparators) == 1:
+        compare, second = comparators[0], rest[0]
+        return lambda lookup: compare(first(lookup), second(lookup))
+
+    def evaluate(lookup: Lookup) -> object:
+        left = first(lookup)
+        unknown = False
+        for compare, operand in zip(comparators, rest, strict=True):
+            right = operand(lookup)
+            answer = compare(left, right)
+            if answer is UNKNOWN:
+                unknown = True
+            elif not answer:
+                return False
+            left = right
+        return UNKNOWN if unknown else True
+
+    return evaluate
+
+
+def _comparator(op: ast.cmpop) -> Comparator:
     if isinstance(op, ast.Eq | ast.NotEq):
-        return (left == right) is isinstance(op, ast.Eq)
+        return _equality(isinstance(op, ast.Eq))
     if isinstance(op, ast.In | ast.NotIn):
+        return _membership(isinstance(op, ast.In))
+    return _order(_ORDERINGS[type(op)])
+
+
+def _equality(wanted: bool) -> Comparator:
+    def compare(left: object, right: object) -> bool | Unknown:
+        return UNKNOWN if left is UNKNOWN or right is UNKNOWN else (left == right) is wanted
+
+    return compare
+
+
+def _membership(wanted: bool) -> Comparator:
+    def compare(left: object, right: object) -> bool | Unknown:
+        if left is UNKNOWN or right is UNKNOWN:
+            return UNKNOWN
         if not isinstance(right, tuple | frozenset | str):
             raise TypeError(f"{right!r} is not a tuple or string")
-        return (left in right) is isinstance(op, ast.In)
-    if left is None or right is None:
-        return UNKNOWN
-    return _ORDERINGS[type(op)](left, right)
+        return (left in right) is wanted
+
+    return compare
+
+
+def _order(ordered: Callable[[Any, Any], bool]) -> Comparator:
+    def compare(left: object, right: object) -> bool | Unknown:
+        if left is UNKNOWN or right is UNKNOWN or left is None or right is None:
+            return UNKNOWN
+        return ordered(left, right)
+
+    return compare
 
 
 VLLM_NAME = "vLLM"
