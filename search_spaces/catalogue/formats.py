@@ -404,9 +404,12 @@ def _any_of(patterns: tuple[str, ...]) -> tuple[Matches, str | None]:
     glob = re.compile(rf"(?:^|\.)(?:{'|'.join(map(_expression, globs))})(?:$|\.)")
     compiled = [re.compile(_expression(each)) for each in regular]
 
+    first = {name.partition(".")[0] for name in plain}
+
     def matches(name: str) -> bool:
         parts = name.split(".")
-        spans = (".".join(parts[a:b]) for a in range(len(parts)) for b in range(a + 1, len(parts) + 1))
+        begins = [place for place, part in enumerate(parts) if part in first]
+        spans = (".".join(parts[a:b]) for a in begins for b in range(a + 1, len(parts) + 1))
         if any(span in plain for span in spans) or (globs and glob.search(name)):
             return True
         return any(each.match(prefix + name) for each in compiled for prefix in _PREFIXES)
