@@ -75,6 +75,23 @@ def one_priority() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_schema_of_optuna() -> Iterator[None]:
+    """Optuna reads and runs all its migrations whenever a storage is opened; the newest version is always the same."""
+    from optuna.storages._rdb.storage import _VersionManager  # xdist's first process runs no tests
+
+    find, found = _VersionManager.get_head_version, list[str]()
+
+    def newest(manager: _VersionManager) -> str:
+        if not found:
+            found.append(find(manager))
+        return found[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_VersionManager, "get_head_version", newest)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def keep_the_environment() -> Iterator[None]:
     """Fail a test that leaves a variable to the tests after it."""
