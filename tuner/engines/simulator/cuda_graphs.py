@@ -15,7 +15,7 @@ from typing import Any
 from tuner.engines.simulator.precision import NotSimulated
 
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
-_UNMODELLED = ("pass_config", "custom_ops")
+_UNMODELLED = ("pass_config", "custom_ops", "dynamic_shapes_config")
 _SINGLE_TOKENS = ("FLASHINFER", "CUTLASS_MLA", "TRITON_MLA")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
 CHUNKED_ATTENTION = "CHUNKED_LOCAL_ATTENTION"
@@ -120,7 +120,7 @@ def find_cuda_graphs(
     if given_mode is not None and str(given_mode).upper() not in _MODES:
         raise ValueError(f"cudagraph_mode: Input should be one of {', '.join(_MODES)}")
     eager = bool(flags["enforce_eager"])
-    compiled = level > 0 and compilation.get("mode") not in (0, "NONE") and not flags["enforce_eager"]
+    compiled = level > 0 and not eager and compilation.get("mode", compilation.get("level")) not in (0, "NONE")
     mode = _mode_in_force(given_mode, level, compiled, eager, version)
     if kernels == CHUNKED_ATTENTION and mode != "NONE":
         mode = _mode_without_attention(mode, compiled)

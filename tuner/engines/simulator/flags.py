@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,9 +129,24 @@ def _actions() -> dict[str, argparse.Action]:
 @cache
 def flags_without(version: tuple[int, ...]) -> frozenset[str]:
     """Return the names, with underscores, of flags that the simulator reads and a version of vLLM lacks."""
-    newer = (name for name, since in _document()["since"].items() if version < tuple(since))
-    dropped = (name for name, until in _document()["until"].items() if version >= tuple(until))
-    return frozenset(name.replace("-", "_") for name in (*newer, *dropped))
+    return frozenset(name.replace("-", "_") for name in _lacking(_document(), version))
+
+
+def _lacking(section: Mapping[str, Any], version: tuple[int, ...]) -> set[str]:
+    """Return the names in `since` and `until` of a section that a version of vLLM lacks."""
+    newer = {name for name, since in section["since"].items() if version < tuple(since)}
+    return newer | {name for name, until in section["until"].items() if version >= tuple(until)}
+
+
+def check_keys(flags: Mapping[str, Any], version: tuple[int, ...]) -> None:
+    """Raise a `FlagError` for a key of a JSON flag that the version of vLLM refuses."""
+    for flag, keys in _document()["keys"].items():
+        known = {*keys["always"], *keys["since"], *keys["until"]} - _lacking(keys, version)
+        for key in flags[flag.replace("-", "_")] or {}:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=_LIKENESS)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise FlagError(f"argument --{flag}: {key}: Unexpected keyword argument{hint}")
 
 
 @cache
@@ -156,7 +171,7 @@ def _parser() -> _Parser:
         "lists": {"type": _integer, "nargs": "+"},
     }
     ignored = {"switches": switch, "values": {}, "lists": {"nargs": "+"}, "optional": {"nargs": "?"}}
-    for section, forms in (("read", read), ("without_effect", ignored)):
+    for section, forms in (("read", read), ("without_effect", read | ignored)):
         for form, names in _document()[section].items():
             for name in names:
                 parser.add_argument(f"--{name}", default=None, **forms[form])

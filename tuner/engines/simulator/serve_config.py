@@ -16,7 +16,7 @@ from typing import Any
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from search_spaces.catalogue.layers import LatentAttention
 from tuner.engines.simulator.cuda_graphs import CHUNKED_ATTENTION, CudaGraphs, find_cuda_graphs
-from tuner.engines.simulator.flags import FlagError, UnknownFlagError, flags_without, parse_flags
+from tuner.engines.simulator.flags import FlagError, UnknownFlagError, check_keys, flags_without, parse_flags
 from tuner.engines.simulator.kv_cache import (
     CacheFormat,
     KvCache,
@@ -298,6 +298,7 @@ class CommandLine:
         for name in sorted(flags_without(self.version)):
             if flags.get(name) is not None:
                 raise ConfigRefused(f"unrecognized arguments: --{name.replace('_', '-')}")
+        check_keys(flags, self.version)
         if flags["cpu_offload_gb"]:
             raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
         return flags

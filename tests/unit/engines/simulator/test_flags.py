@@ -25,6 +25,7 @@ SERVED = {
     "--generation-config": ["vllm"],
     "--gpu-memory-utilization": ["0.5", "0.95"],
     "--kv-cache-memory-bytes": ["1G", "2000000000", "None"],
+    "--logging-config": ['{"log_level": "INFO"}'],
     "--max-cudagraph-capture-size": ["8", "512"],
     "--max-model-len": ["auto", "-1", "AUTO", "32k", "4K", "1.5k", "2048"],
     "--max-num-active-seqs": ["8", "None"],
@@ -34,6 +35,7 @@ SERVED = {
     "--tensor-parallel-size": ["1", "2"],
     "--data-parallel-size": ["1"],
     "--quantization": ["fp8", "None"],
+    "--structured-outputs-config": ['{"backend": "auto"}'],
     "--speculative-config": ['{"method": "ngram", "num_speculative_tokens": 4}', '{"method": "eagle3"}', "None"],
 }
 """Values that vLLM takes on a machine with two GPUs, for flags that do not take any value of their type."""
@@ -167,6 +169,11 @@ def test_what_is_not_simulated_says_so(line: str, message: str) -> None:
         (["--max-num-seqs", "1k"], "argument --max-num-seqs: invalid int value: '1k'"),
         (["--max-num-seqs.a", "1"], "argument --max-num-seqs: invalid int value: '{\"a\": 1}'"),
         (["--limit-mm-per-prompt.image"], "argument --limit-mm-per-prompt.image: expected one argument"),
+        (["-cc.cudagraph_mod", "NONE"], "cudagraph_mod: Unexpected keyword argument; did you mean cudagraph_mode?"),
+        (["--compilation-config", '{"bogus": 1}'], "argument --compilation-config: bogus: Unexpected keyword argument"),
+        (["-cc.level", "0"], "argument --compilation-config: level: Unexpected"),  # vLLM 0.15 has it
+        (["--structured-outputs-config.bogus", "1"], "--structured-outputs-config: bogus: Unexpected keyword argument"),
+        (["--reasoning-config.bogus", "1"], "argument --reasoning-config: bogus: Unexpected keyword argument"),
         (["--max-model-len", "-7"], "max_model_len: Input should be greater than or equal to -1"),
     ],
 )
@@ -175,6 +182,10 @@ def test_what_vllm_refuses_is_refused_in_its_words(words: list[str], message: st
         resolve("0.25.1", *words)
     assert message in str(caught.value)
     assert not isinstance(caught.value, NotSimulated)
+
+
+def test_the_old_name_of_the_compilation_mode_counts_where_vllm_has_it() -> None:
+    assert resolve("0.15.1", "-cc.level", "0") == resolve("0.15.1", "-cc.mode", "0") != resolve("0.15.1")
 
 
 @pytest.mark.parametrize(
