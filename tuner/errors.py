@@ -29,6 +29,9 @@ EXIT_WORSE = 6
 
 EXIT_INTERRUPTED = 130
 
+FREE_SPACE = "free some space, or name folders on another disk by HF_HOME, VLLM_CACHE_ROOT and TUNER_HOME"
+"""What to do about a full disk."""
+
 
 class TunerError(Exception):
     """The tuner cannot continue, for another reason than the user's input; one line, exit code 1."""

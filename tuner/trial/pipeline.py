@@ -18,7 +18,7 @@ from records.trials import RATES_FILE, Cut, Failure, FailureKind, Phase, Repeat,
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server, Watchable
-from tuner.errors import TrialCut, TrialFailed
+from tuner.errors import FREE_SPACE, TrialCut, TrialFailed
 from tuner.scoring.cost import per_gpu_metrics, token_costs
 from tuner.scoring.goals import Slo
 from tuner.specs import TrialSpec
@@ -179,7 +179,8 @@ def _typed(error: Exception, phase: Phase) -> Failure:
     if isinstance(error, TrialFailed):
         return error.failure
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failure(FailureKind.DISK_FULL, phase, f"no space left on disk: {error.filename or 'unknown file'}")
+        message = f"no space left on disk: {error.filename or 'unknown file'}; {FREE_SPACE}"
+        return Failure(FailureKind.DISK_FULL, phase, message)
     last = "".join(traceback.format_exception(error)[-3:])
     return Failure(FailureKind.TUNER_ERROR, phase, f"{type(error).__name__}: {error}", evidence=last)
 

@@ -22,14 +22,26 @@ from records.trials import Failure, FailureKind, Phase, Provenance, ServerFacts
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.llama_cpp.kind import LAUNCHER, LLAMA_CPP, PROGRAM
-from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
+from tuner.engines.server.causes import (
+    CARD,
+    DRIVER,
+    GPUS,
+    LOADED,
+    MODEL_FILES,
+    REINSTALL,
+    RIGHTS,
+    STARTING,
+    FailurePattern,
+    broken,
+    rows,
+)
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, bare, read_log, shortened, without_cause
 from tuner.engines.server.metrics import MetricNames
 from tuner.engines.server.program_engine import ProgramEngine, find_named
 from tuner.engines.server.running_server import HOST, GeneratorServer, Readings
 from tuner.engines.server.token_prompts import TokenTools, gguf_tools
-from tuner.errors import SettingError, UserError, reason_of
+from tuner.errors import FREE_SPACE, SettingError, UserError, reason_of
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.workloads.results import RequestRecord
 
@@ -60,25 +72,29 @@ _OUT_OF_MEMORY = (
 
 CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.PORT_TAKEN, r"couldn't bind|address already in use", message="another program took the port"),
-    *rows(FailureKind.DISK_FULL, r"No space left on device", message="no space left on disk"),
+    *rows(FailureKind.DISK_FULL, r"No space left on device", message="no space left on disk", step=FREE_SPACE),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
+    *broken(r"Permission denied", step=RIGHTS),
+    *broken(
+        r"cannot open shared object|loading shared libraries|undefined symbol|version `\S+' not found", step=REINSTALL
+    ),
+    *broken(
         r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
-        r"invalid device function|rocBLAS error: Cannot read",
-        r"no kernel image is available|kernel image is invalid|unsupported toolchain|ErrorIncompatibleDriver",
-        r"cannot open shared object|loading shared libraries|undefined symbol|version `\S+' not found",
-        r"(?:invalid|bad) magic|Permission denied",
-        r"this GGUF file is version|GGUFv1 is no longer supported",
         r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
-        r"unknown model architecture",
-        r"error loading model hyperparameters",
-        r"error loading model vocabulary",
+        r"(?:invalid|bad) magic|GGUF split|invalid split file|read error",
+        step=MODEL_FILES,
+    ),
+    *broken(r"no kernel image is available|kernel image is invalid|invalid device function", step=CARD),
+    *broken(
         r"missing tensor|tensor '\S+' not found|wrong number of tensors|wrong shape|invalid ggml type",
-        r"GGUF split|invalid split file|read error",
+        r"this GGUF file is version|GGUFv1 is no longer supported|unknown model architecture|unknown projector type",
+        step="install a newer llama.cpp, or convert the model anew",
+    ),
+    *broken(
+        r"rocBLAS error: Cannot read|unsupported toolchain|ErrorIncompatibleDriver",
+        r"error loading model hyperparameters|error loading model vocabulary|failed to load CLIP model",
         r"the package xllamacpp is not installed",
-        r"unknown projector type|failed to load CLIP model",
         r"[Cc]ould(?: not|n't) resolve host|built without (?:CURL|SSL)|HTTPS is not supported",
         r"failed to (?:get|download) |invalid http status code|from HF API|(?:response code|failed, status): [45]\d\d",
     ),
@@ -93,9 +109,10 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"failed to initialize the context",
         r"unsupported cache type",
     ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"no CUDA-capable|driver version is insufficient|no usable GPU found|ggml_cuda_init: failed",
+    *broken(r"driver version is insufficient", general=True, step=DRIVER),
+    *broken(r"no CUDA-capable", general=True, step=GPUS),
+    *broken(
+        r"no usable GPU found|ggml_cuda_init: failed",
         r"Unable to find any vulkan device",
         r"error loading model: ",
         general=True,  # the server goes on without the GPU, and memory can be why a model is not loaded
@@ -135,7 +152,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         for cause in causes:
             row = next((row for row in CAUSES if row.general is general and row.matches(cause, phase)), None)
             if row is not None:
-                return Failure(row.kind, phase, row.message or _shown(cause), evidence, exit_code)
+                return Failure(row.kind, phase, row.shown(_shown(cause)), evidence, exit_code)
     if causes and exit_code is not None and exit_code >= 0:
         return Failure(FailureKind.ENGINE_CRASH, phase, _shown(causes[0]), evidence, exit_code)
     return without_cause(log_text, exit_code, phase, evidence)

@@ -34,7 +34,19 @@ from tuner.engines import user_command as command
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.openai import kind
-from tuner.engines.server.causes import LOADED, STARTING, FailurePattern, rows
+from tuner.engines.server.causes import (
+    CARD,
+    DRIVER,
+    GPUS,
+    LOADED,
+    MODEL_FILES,
+    PACKAGE,
+    REINSTALL,
+    STARTING,
+    FailurePattern,
+    broken,
+    rows,
+)
 from tuner.engines.server.devices import WorkerDevice, worker_devices
 from tuner.engines.server.failures import EVIDENCE_CHARS, EVIDENCE_LINES, shortened, signal_of
 from tuner.engines.server.failures import classify as classify_exceptions
@@ -44,7 +56,7 @@ from tuner.engines.server.token_prompts import GGUF_SUFFIX, LibraryTools, find_t
 from tuner.engines.server.traffic import PromptTools
 from tuner.engines.vllm.texts import METRICS as VLLM_METRICS
 from tuner.engines.vllm.texts import TEXTS as VLLM_TEXTS
-from tuner.errors import SettingError, trial_failed
+from tuner.errors import FREE_SPACE, SettingError, trial_failed
 from tuner.http import get_local
 from tuner.loadgen.plan import Prompt
 from tuner.processes.readiness import NO_ENDPOINT
@@ -76,6 +88,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.DISK_FULL,
         r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b",
         message="no space left on disk",
+        step=FREE_SPACE,
     ),
     *rows(
         FailureKind.SERVER_KILLED,
@@ -86,16 +99,18 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.KV_CACHE_TOO_SMALL, r"No enough blocks|Please try to increase --mem-fraction-static"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"NVIDIA driver on your system is too old|CUDA driver version is insufficient|Found no NVIDIA driver",
-        r"no kernel image is available|no CUDA-capable device",
+    *broken(r"NVIDIA driver on your system is too old|CUDA driver version is insufficient", step=DRIVER),
+    *broken(r"Found no NVIDIA driver|no CUDA-capable device", step=GPUS),
+    *broken(r"no kernel image is available", step=CARD),
+    *broken(r"cannot open shared object file|undefined symbol", step=REINSTALL),
+    *broken(r"^ModuleNotFoundError: ", step=PACKAGE),
+    *broken(r"failed to open GGUF file", step=MODEL_FILES),
+    *broken(
         r"uncorrectable ECC error|fallen off the bus",
-        r"cannot open shared object file|undefined symbol",
         r"command not found|^(?:\S+: )*exec: .*not found",
-        r"^(?:ModuleNotFoundError|ImportError): ",
+        r"^ImportError: ",
         r"Too many open files|Errno 24\b",
-        r"unknown model architecture|failed to open GGUF file",
+        r"unknown model architecture",
         r"Error response from daemon|Cannot connect to the Docker daemon|nvidia-container-cli: |exec format error",
         r"signaled to shutdown with signal (?:4|7)\b|Error opening engine file|^RuntimeError: weight .* does not exist",
     ),
@@ -123,7 +138,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     evidence = "\n".join(lines[-EVIDENCE_LINES:])[-EVIDENCE_CHARS:] or None
     for line, row in itertools.product(reversed(lines), CAUSES):
         if row.matches(line, phase):
-            return Failure(row.kind, phase, row.message or shortened(line), evidence, exit_code)
+            return Failure(row.kind, phase, row.shown(shortened(line)), evidence, exit_code)
     found = classify_exceptions(log_text, exit_code, phase, VLLM_TEXTS)
     if found.kind is FailureKind.ENGINE_CRASH and lines and exit_code is not None and signal_of(exit_code) is None:
         message = f"the server ended with exit code {exit_code}; its last line: {shortened(lines[-1])}"

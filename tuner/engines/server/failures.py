@@ -130,7 +130,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts
     causes = [cause for chain in chains for cause in chain]
     evidence = _evidence(causes) or _last_lines(log_text)
     for cause, row in _matches(chains, phase, texts):
-        return Failure(row.kind, phase, row.message or error_summary(cause.text), evidence, exit_code)
+        return Failure(row.kind, phase, row.shown(error_summary(cause.text)), evidence, exit_code)
     root_causes = [cause for cause in causes if not texts.consequences.search(cause.text)]
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0].text), evidence, exit_code)

@@ -22,7 +22,7 @@ from records.trials import FailureKind, ServerFacts
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
-from tuner.engines.server.causes import LOADED, STARTING, rows
+from tuner.engines.server.causes import COMPILER, LOADED, PACKAGE, PROXY, REINSTALL, STARTING, broken, rows
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
@@ -55,15 +55,21 @@ CAUSES = (
         r"Port is already in use",
         message="another program took the port",
     ),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
+    *broken(
         r"No module named '?(?:sglang|vllm)",
         r"No package metadata was found for (?:sglang|flashinfer)",
+        step=PACKAGE,
+    ),
+    *broken(
         r"is not installed correctly|Please (?:re)?install|Please uninstall the old version",
         r"Could not load any common_ops library",
-        r"Could not find CUDA installation|Error building extension|[Nn]inja (?:build|error)|ninja exited",
-        r"res=<Response \[50[234]\]>",  # a proxy answers the server's own first request
+        step=REINSTALL,
     ),
+    *broken(
+        r"Could not find CUDA installation|Error building extension|[Nn]inja (?:build|error)|ninja exited",
+        step=COMPILER,
+    ),
+    *broken(r"res=<Response \[50[234]\]>", step=PROXY),
     *rows(FailureKind.GPU_BUSY, r"The memory capacity is unbalanced\. Some GPUs may be occupied by other processes"),
 )
 """For each causal line of a log, the first matching row applies; the shared rows follow."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from records.trials import FailureKind, ServerFacts
 from tuner.engines.server import failures
-from tuner.engines.server.causes import CAUSES, LOADED, STARTING, rows
+from tuner.engines.server.causes import CAUSES, LOADED, MODEL_VERSION, PACKAGE, STARTING, broken, rows
 from tuner.engines.server.failures import CONSEQUENCES, LogTexts
 from tuner.engines.server.metrics import MetricNames
 
@@ -64,12 +64,10 @@ OWN_CAUSES = (
     ),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(FailureKind.STARTUP_TIMEOUT, r"Timed out waiting for (?:new )?engine core processes to start"),
-    *rows(
-        FailureKind.ENVIRONMENT_BROKEN,
-        r"No package metadata was found for vllm",
-        r"No module named '?vllm",
-        r"has no vLLM implementation",
-        r"The Transformers implementation of .* is not compatible with vLLM",
+    *broken(r"No package metadata was found for vllm|No module named '?vllm", step=PACKAGE),
+    *broken(
+        r"has no vLLM implementation|The Transformers implementation of .* is not compatible with vLLM",
+        step=MODEL_VERSION,
     ),
 )
 """For each causal line of a log, the first matching row applies; the shared rows follow."""

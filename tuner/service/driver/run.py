@@ -17,7 +17,6 @@ from storage.service.records import Driver, Request, Role, Submission, Submissio
 from storage.service.store import ServiceStore
 from tuner.cancellation import NOTICE_S, Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
-from tuner.results.next_step import next_step
 from tuner.results.what_works import asked as asked_by
 from tuner.service.asked.allowed import check_space, check_words
 from tuner.service.asked.contents import check_contents, files_of, with_files
@@ -173,8 +172,7 @@ def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
             wanted = asked_by(run.reason) if run.reason is not None else ""
             remedy = f"submit a baseline with {wanted}" if wanted else "submit a baseline that does"
             why = f"the defaults fail, and no given configuration works; {remedy}: {why}"
-        step = None if run.reason is None else next_step(run.reason)
-        return Ending(SubmissionState.FAILED, why if step is None else f"{why}; {step}", FAILED[run.ending])
+        return Ending(SubmissionState.FAILED, why, FAILED[run.ending])
     if run.ending is RunEnding.INTERRUPTED:
         return GAVE_BACK
     return Ending(SubmissionState.STOPPED, "its time ended before it had a conclusion; resume it to continue")

@@ -27,7 +27,6 @@ from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
 from tuner.results.conclusion import parts as parts_of_conclusion
 from tuner.results.findings import Findings
-from tuner.results.next_step import next_step
 from tuner.results.what_works import what_works
 from tuner.settings.study import StudySettings
 from tuner.study.conclusion import name_of
@@ -177,13 +176,11 @@ def _reason_lines(ended: OptimizeResult) -> list[str]:
 def _what_works(ended: OptimizeResult) -> list[str]:
     """Return what to do after failures.
 
-    Where the defaults fail: more GPUs if the weights alone do not fit, else a configuration that works. Where the
-    infrastructure fails: what has to be mended.
+    Where the defaults fail: more GPUs if the weights alone do not fit, else a configuration that works.
     """
     context, run = ended.spec.space.context, ended.run
     if run.reason is not None and run.ending is RunEnding.INFRASTRUCTURE:
-        step = next_step(run.reason)
-        return [] if step is None else [f"{step}; the same command then continues"]
+        return ["the same command then continues"]
     if run.reason is None or run.ending not in (RunEnding.DEFAULTS_FAILED, RunEnding.SAME_FAILURE):
         return []
     weights = 0.0 if context.model is None else context.model.weight_bytes() / GIB
