@@ -138,6 +138,12 @@ _NETWORK = (
     ),
 )
 
+_WEIGHT = r"^KeyError: '(?:\w+\.)*(?:layers|blocks|h)\.\d+\.(?!\S*\b(?:qkv_proj|gate_up_proj)\.)[\w.]+'"
+"""A weight that the model's code lacks. The names that are left out are vLLM's own, which a flag such as that of
+bitsandbytes makes."""
+_MODELS = r"/models/(?!\w*(?:eagle|mtp|medusa|dflash|dspark))\w+\.py$|/weight_utils\.py$"
+"""Source files that load a model's weights; those of draft models depend on the flags."""
+
 _MODEL = (
     *broken(
         r"Cannot find any (?:safetensors )?model weights|Error no file named .*(?:safetensors|bin)",
@@ -158,6 +164,7 @@ _MODEL = (
         r"GGUF (?:model with architecture|magic)|Unknown gguf",
         step=MODEL_VERSION,
     ),
+    *broken(_WEIGHT, phases=STARTING, file=_MODELS, step=MODEL_VERSION),
     *broken(
         r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
         r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",

@@ -687,11 +687,33 @@ def test_an_assertion_without_words_is_shown_with_its_statement() -> None:
         # https://github.com/vllm-project/vllm/issues/20479
         ("AssertionError: expected size 250112==136064, stride 5120==4096 at dim=0", K.ENGINE_CRASH),
         ("nvcc.Error: nvcc fatal   : Unsupported gpu architecture 'compute_120a'", K.ENVIRONMENT_BROKEN),
-        # a checkpoint may lack a weight that only a flag asks for: https://github.com/vllm-project/vllm/issues/4989
-        ("KeyError: 'layers.0.attention.wk.weight'", K.ENGINE_CRASH),
     ],
 )
 def test_a_text_of_a_public_report_is_typed(error: str, kind: FailureKind) -> None:
     consequence = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
     text = started("Traceback (most recent call last):", error)
     assert classify(f"{text}Traceback (most recent call last):\n{consequence}\n", 1, Phase.READY).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "kind"),
+    [
+        # https://github.com/vllm-project/vllm/issues/4989
+        ("KeyError: 'layers.0.attention.wk.weight'", "vllm/model_executor/models/llama.py", K.ENVIRONMENT_BROKEN),
+        ("KeyError: 'model.layers.24.mlp.down_proj.weight'", "sglang/srt/models/qwen2.py", K.ENVIRONMENT_BROKEN),
+        ("KeyError: 'blocks.0.attn.qkv.weight'", "vllm/model_executor/models/glm4_1v.py", K.ENVIRONMENT_BROKEN),
+        # https://github.com/vllm-project/vllm/issues/9595: with --quantization bitsandbytes
+        ("KeyError: 'layers.0.self_attn.qkv_proj.weight'", "vllm/model_executor/models/llama.py", K.ENGINE_CRASH),
+        # a draft model's weights
+        ("KeyError: 'layers.0.hidden_norm.weight'", "vllm/model_executor/models/llama_eagle3.py", K.ENGINE_CRASH),
+        ("KeyError: 'model.layers.3'", "vllm/v1/worker/gpu_model_runner.py", K.ENGINE_CRASH),
+    ],
+)
+def test_a_weight_that_the_models_code_lacks_is_a_model_that_does_not_fit(
+    error: str, file: str, kind: FailureKind
+) -> None:
+    frame = f'  File "{SITE}/{file}", line 371, in load_weights'
+    failure = classify(
+        started("Traceback (most recent call last):", frame, "    param = params[name]", error), 1, Phase.READY
+    )
+    assert (failure.kind, failure.message[: len(error)]) == (kind, error)
