@@ -1,4 +1,8 @@
-"""Contents of `config.json` of models."""
+"""Contents of `config.json` of models, and folders of models that only a fake server loads."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
 CONFIG_7B = {
     "hidden_size": 3584,
@@ -32,3 +36,12 @@ TINY_QWEN = {
     "num_attention_heads": 4,
     "max_position_embeddings": 2048,
 }
+
+
+def write_folder(folder: Path, config: Mapping[str, object]) -> Path:
+    """Write a model's configuration, a file without weights, and the sign of a tokenizer; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "tokenizer_config.json").write_text("{}")
+    return folder

@@ -5,7 +5,6 @@ later. After the end of the study: its trials are numbered without holes, each f
 process record and no temporary folder is left.
 """
 
-import json
 import random
 import signal
 import sqlite3
@@ -20,6 +19,7 @@ from tests.chaos.faults import CLOCK_VARIABLE, MEMORY_FAULT, Fault, Scene, clock
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Command, Study, described
 from tests.mlflow_server import MlflowServer, mlflow_server
+from tests.model_configs import write_folder
 from tests.postgres import PostgresServer
 
 TRIALS = 14
@@ -86,9 +86,8 @@ def new_study(folder: Path, seed: int, around: Surroundings, mlflow: MlflowServe
     environment |= {} if mlflow is None else {"MLFLOW_TRACKING_URI": mlflow.url}
     vllm = install_fake_vllm(folder / "bin", bench_s=BENCHMARK_S)
     model = folder / "model"
-    model.mkdir()
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 4096}
-    (model / "config.json").write_text(json.dumps(config))
+    write_folder(model, config)
     (model / "tokenizer.json").write_text("{}")
     arguments = ("--trials", str(TRIALS), "--seed", str(seed), *SEARCH, *WORKLOAD, *SERVER)
     return Study(folder, vllm, model, arguments, storage, **environment)

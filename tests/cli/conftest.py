@@ -1,6 +1,5 @@
 """A clean environment, a folder with a model's configuration, and a fake `vllm` that is whatever a test needs."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model_configs import SMALL_QWEN
+from tests.model_configs import SMALL_QWEN, write_folder
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.base import InlineExecutor
@@ -67,9 +66,7 @@ def report_of_a_study(home: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "config.json").write_text(json.dumps(SMALL_QWEN))
-    return folder
+    return write_folder(tmp_path_factory.mktemp("model"), SMALL_QWEN)
 
 
 def short_traffic(path: Path) -> None:

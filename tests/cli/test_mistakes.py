@@ -16,7 +16,7 @@ from tests.cli.command import CommandOutput, everything_in, one_line, ran, refus
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
 from tests.gguf_model import write_model
-from tests.model_configs import TINY_QWEN
+from tests.model_configs import TINY_QWEN, write_folder
 from tests.tensorrt_llm_program import VERSION, write_program
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
@@ -194,12 +194,20 @@ def test_debug_shows_the_traceback_and_the_default_does_not(
     assert printed.code == 1
     assert printed.err == "tuner: internal error: RuntimeError: boom (run with `tuner --debug …` for the traceback)\n"
     vllm, model = folder.parent / "bin" / "vllm", folder.parent / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    write_folder(model, {})
     printed = run_here(folder, "--debug", "optimize", "--vllm", str(vllm), "--model", str(model))
     assert printed.code == 1
     assert printed.err.startswith("Traceback (most recent call last):")
     assert "in break_down" in printed.err
+
+
+def test_a_model_without_weights_is_refused_before_its_first_server(optimize: Optimize, folder: Path) -> None:
+    assert optimize("--trials", "0").code == 2  # makes the fake vLLM
+    vllm, model = folder.parent / "bin" / "vllm", write_folder(folder.parent / "model", TINY_QWEN)
+    (model / "model.safetensors").unlink()
+    printed = run_here(folder, "optimize", "--vllm", str(vllm), "--model", str(model))
+    assert printed.code == 2
+    assert f"--model '{model}': the folder has no weights, such as *.safetensors; download the model" in printed.err
 
 
 def test_a_database_error_that_optuna_wraps_is_one_line_with_its_reason(
@@ -240,8 +248,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.gguf").write_text("hello")
     (folder / "my.yaml").write_text(SPACE)
     (folder / "of_vllm.yaml").write_text(SPACE.replace("engine: openai", ""))
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    write_folder(folder / "model", CONFIG)
     write_program(folder / "bin")
     words = shlex.join(["exec", "env", f"PYTHONPATH={SITE}", sys.executable])
     (folder / "sglang").write_text(f'#!/bin/sh\n{words} "$@"\n', encoding="utf-8")

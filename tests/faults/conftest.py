@@ -1,6 +1,5 @@
 """Studies on the fake vLLM, whose benchmarks can be held in the middle."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Study
+from tests.model_configs import write_folder
 
 WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--users", "10")
 SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--confirm-rounds", "0")
@@ -34,9 +34,8 @@ def make_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeStudy]:
         folder = tmp_path_factory.mktemp("study")
         vllm = install_fake_vllm(folder / "bin", **behaviour)
         model = folder / "model"
-        model.mkdir()
         config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 4096}
-        (model / "config.json").write_text(json.dumps(config))
+        write_folder(model, config)
         (model / "tokenizer.json").write_text("{}")
         arguments = ("--trials", str(trials), *SEARCH, *WORKLOAD, *SERVER)
         made.append(Study(folder, vllm, model, arguments))

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.model_configs import write_folder
 from tests.service.running import ENDED, Service, running_service, wait_for
 
 ROOT = Path(__file__).parents[1]
@@ -72,8 +73,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     )
     program.chmod(0o755)
     model = folder / "models" / "made"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps(CONFIG))
+    write_folder(model, CONFIG)
     environment = {"PYTHONPATH": f"{ROOT / 'fakes' / 'gpu_site'}", "HF_HUB_OFFLINE": "1"}
     options = ("--vllm", str(program), "--model-folder", str(model.parent))
     with running_service(folder, *options, environment=environment) as service:

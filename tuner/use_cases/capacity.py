@@ -18,7 +18,7 @@ from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.specification.plan import StudyPlan, gpus_of_trial, plan_study
 from tuner.study.specification.resolve_workload import study_price
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.engines import check_tokenizer, chosen_engine, names_of, refuse_unsimulated_arguments
+from tuner.use_cases.engines import check_models, chosen_engine, names_of, refuse_unsimulated_arguments
 from tuner.use_cases.places import new_folder
 from tuner.use_cases.simulate import split_advice
 from tuner.workloads.traffic import Traffic
@@ -86,7 +86,7 @@ def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: t
     plan = plan_study(settings, names_of(settings), on_cpu=on_cpu, simulated=simulated)
     if simulated:
         refuse_unsimulated_arguments(plan, engine_settings)
-    check_tokenizer(plan, engine_settings)
+    check_models(plan, engine_settings)
     folder = new_folder(Path(settings.output))
     engine = EngineFactory(replace(engine_settings, secrets=plan.secrets))(0)
     try:

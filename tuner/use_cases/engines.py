@@ -17,7 +17,7 @@ from search_spaces import (
 )
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
-from tuner.engines.kind import EngineKind, Feature
+from tuner.engines.kind import EngineKind, Feature, ModelForm
 from tuner.engines.kinds import kind_of, kinds, with_feature
 from tuner.engines.openai.engine import find_tools
 from tuner.engines.openai.kind import OPENAI
@@ -33,6 +33,7 @@ from tuner.processes.family import own_identity
 from tuner.processes.records import ProcessRecords
 from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import longest_context, too_long
+from tuner.study.specification.model_files import check_model_files
 from tuner.study.specification.plan import StudyPlan, gpus_of_engines
 from tuner.study.specification.resolve_workload import request_classes
 from tuner.use_cases.devices import (
@@ -253,9 +254,27 @@ def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
     return replace(settings, secrets=plan.secrets, tokenizers=tokenizers, others=others)
 
 
-def check_tokenizer(plan: StudyPlan, engine: EngineSettings) -> None:
-    """Refuse a tokenizer that makes none of the workload's prompts, before a server is started."""
+def check_models(plan: StudyPlan, engine: EngineSettings) -> None:
+    """Refuse models whose files no server can load, and a tokenizer that makes none of the workload's prompts.
+
+    A simulation loads none, and the files of a cluster are those of its nodes.
+    """
+    if engine.card is None and plan.settings.ray_address is None:
+        for each in plan.every:
+            _check_files(each)
     if plan.engine == OPENAI.name:
         find_tools(plan.model.tokenizer, "", ProcessRecords(home() / "processes"), None)
     if plan.engine == VLLM and engine.executable is not None and plan.settings.ray_address is None:
         check_prompts(plan.workload, Path(engine.executable), plan.model.tokenizer)
+
+
+def _check_files(plan: StudyPlan) -> None:
+    """Check the files of the models that an engine loads; a user's command may load another."""
+    if kind_of(plan.engine).model_form is not ModelForm.CHECKPOINT:
+        return
+    arguments, settings = plan.server.arguments, plan.settings
+    check_model_files("model", plan.model.name, arguments)
+    for name in settings.checkpoint.values():
+        check_model_files("checkpoint", name, arguments)
+    if settings.draft_model is not None:
+        check_model_files("draft_model", settings.draft_model, arguments, tokenizer=False)

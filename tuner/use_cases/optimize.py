@@ -46,7 +46,7 @@ from tuner.study.study_folder import refuse_running, study_lock
 from tuner.use_cases.answers import answer_check, check_of_winner, quality_task
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
 from tuner.use_cases.engines import (
-    check_tokenizer,
+    check_models,
     chosen_engine,
     names_of,
     refuse_unsimulated_arguments,
@@ -124,7 +124,7 @@ def optimize(
             storage_url(settings.storage, create=False)  # source studies need a database that exists
         check_disk(artifacts.parent)
         check_output(Path(settings.output), plan.name)
-        check_tokenizer(plan, engine_settings)
+        check_models(plan, engine_settings)
         wait = DatabaseWait(observer.note, wishes.stop)
         server = _database_server(settings.storage, wait)
         refuse_running(database_url(settings.storage), plan.name)
