@@ -19,6 +19,7 @@ from tuner.workloads.traces.requests_file import REQUESTS
 from tuner.workloads.traces.source import FORMS, ReadOptions, TraceFormat, open_source
 from tuner.workloads.traces.tables import table_formats
 from tuner.workloads.traces.vllm_log import VLLM_LOG
+from tuner.workloads.traces.weka import WEKA
 
 GROUP = "tuner.traces"
 """The entry point group: each entry is a `TraceFormat`, and its name is that of the format."""
@@ -32,7 +33,7 @@ def trace_formats() -> dict[str, TraceFormat]:
         PluginError: for a registered format that cannot be loaded, or has the name of another one.
     """
     own = {"requests": REQUESTS, "dynamo": DYNAMO, "otlp": OTLP, "sharegpt": CONVERSATIONS, "vllm-log": VLLM_LOG}
-    own |= {"prometheus": PROMETHEUS, **table_formats()}
+    own |= {"weka": WEKA, "prometheus": PROMETHEUS, **table_formats()}
     found: dict[str, TraceFormat] = {}
     for entry, each in plugins(GROUP, TraceFormat):
         if entry.name in own or entry.name in found:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +31,7 @@ _NO_CELL = "no cell"
 
 
 _USAGES = ("usage_metadata", "usageMetadata", "usage")
+_DETAILS = (*_USAGES, "usageDetails", "usage_details")
 _AROUND_USAGE = ("input", "output", "body", "message", "response")
 _MOST_NESTED = 3
 
@@ -182,7 +186,27 @@ def _usage_in(part: Row, depth: int) -> dict[str, Any]:
     for key in _USAGES:
         inner = part.get(key)
         found |= inner if isinstance(inner, Mapping) else {}
+    for key in _DETAILS:
+        found |= _of_details(part.get(key))
     return found
+
+
+def _of_details(usage: Any) -> dict[str, Any]:
+    """Return the lengths in Langfuse's usage, whose cells in CSV are JSON; nothing for another usage.
+
+    Its types are parts, and those with `input` in their names make the prompt: `input`, `cache_read_input_tokens`
+    (https://langfuse.com/docs/observability/features/token-and-cost-tracking). Where they exceed its `total`, `input`
+    alone is the prompt.
+    """
+    with suppress(ValueError, RecursionError):
+        usage = json.loads(usage) if isinstance(usage, str) and usage.startswith("{") else usage
+    if not isinstance(usage, Mapping) or not {"input", "output"} & {*usage}:
+        return {}
+    counts = {str(name): count for name, count in usage.items() if isinstance(count, int)}
+    sums = {side: sum(count for name, count in counts.items() if side in name) for side in ("input", "output")}
+    if sum(sums.values()) > counts.get("total", math.inf):
+        sums = {side: counts.get(side, 0) for side in sums}
+    return {f"usage details {side}": tokens for side, tokens in sums.items()}
 
 
 def _check_names(place: str, names: Sequence[str]) -> None:

@@ -55,6 +55,7 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
         *("request start time", "time generated"),
     ),
     "input": (
+        "usage details input",  # Langfuse's, which `tuner.workloads.traces.source` makes
         "native tokens prompt",  # OpenRouter counts with the model's tokenizer, and beside it with another
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
         *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
@@ -62,14 +63,14 @@ _NAMES: Mapping[Column, tuple[str, ...]] = {
         *("gen ai usage input tokens", "gen ai usage prompt tokens"),
     ),
     "output": (
-        "native tokens completion",
+        *("usage details output", "native tokens completion"),
         *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
         *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
         *("tokens completion", "output token count", "candidates token count", "tokens out", "res units"),
         *("gen ai usage output tokens", "gen ai usage completion tokens"),
     ),
     "session": ("session id", "conversation id", "session"),
-    "blocks": ("hash ids", "block hash ids", "block hashes"),
+    "blocks": ("hash ids", "block hash ids", "block hashes", "block ids"),
     "end": ("end time", "ended at", "completed at", "finished at", "timestamp end", "request end"),
 }
 """The known names of each column, as `_plain` writes them."""
@@ -326,7 +327,12 @@ def _blocks(place: str, row: Row, columns: Mapping[Column, str]) -> Sequence[Any
 def _unread(source: TraceSource, table: Table, columns: Mapping[Column, str]) -> list[str]:
     """Return a remark on the columns that have values and are not read; none without them."""
     read = {*columns.values(), table.key, table.parent, _DELAY, *table.reads}
-    known = {*itertools.chain(*_BESIDE.values()), *_BLOCK_SIZE, ""}  # pandas writes its index without a name
+    known = {
+        *itertools.chain(*_BESIDE.values()),
+        *_BLOCK_SIZE,
+        "usage details",
+        "",
+    }  # pandas writes its index without a name
     others = [name for name in source.names if name not in read and _plain(name) not in known]
     filled = [name for name in others if any(row.get(name) not in _NO_VALUES for _, row in source.rows)]
     return [f"columns that are not read: {_listed(filled)}{', …' if len(filled) > 12 else ''}"] * bool(filled)

@@ -178,3 +178,30 @@ SHARE_GPT = json.dumps(
     ]
 )
 """With four characters a token, the system prompt and its line end are one block of 16 tokens."""
+
+WEKA = "\n".join(
+    json.dumps({"id": name, "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": requests})
+    for name, requests in (
+        (
+            "trace_0001",
+            [
+                {"t": 0.0, "type": "s", "model": "m", "in": 100, "out": 20, "hash_ids": [1, 2], "api_time": 3.0},
+                {
+                    "t": 5.0,
+                    "type": "subagent",
+                    "agent_id": "agent_001",
+                    "requests": [{"t": 1.0, "type": "n", "in": 64, "out": 5, "hash_ids": [1], "api_time": 1.0}],
+                },
+                {"t": 8.0, "type": "s", "model": "m", "in": 150, "out": 30, "hash_ids": [1, 2, 3], "api_time": 2.0},
+            ],
+        ),
+        (
+            "trace_0002",
+            [
+                {"t": 0.0, "type": "n", "in": 64, "out": 7, "hash_ids": [1]},
+                {"t": 2.0, "type": "subagent", "requests": [{"t": 2.5, "type": "n", "in": 9, "out": 4}]},
+            ],
+        ),
+    )
+)
+"""Two conversations, each with a subagent: the first one's counts from its entry (5 + 1), the second's from 0 (2.5)."""

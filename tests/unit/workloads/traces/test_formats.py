@@ -50,10 +50,44 @@ def test_bailian_has_blocks_of_16_tokens_and_sessions_of_followed_chats(tmp_path
     assert seconds(found) == [0.0, 0.5, 2.0, 9.0]
 
 
+def test_weka_has_conversations_with_subagents_and_blocks_of_their_own(tmp_path: Path) -> None:
+    found = read(tmp_path, samples.WEKA)
+    assert (found.title, found.block_tokens, found.unit) == ("WekaIO", 64, "s")
+    told = [(each.at, each.input_tokens, each.blocks, each.turn, each.pause) for each in found.requests]
+    assert told == [
+        (0.0, 100, (0, 1), 0, None),
+        (0.0, 64, (3,), 0, None),  # block 1 of another conversation
+        (2.5, 9, (), 0, None),
+        (6.0, 64, (0,), 0, None),
+        (8.0, 150, (0, 1, 2), 1, 5.0),  # 3 s of the first answer and 5 s of thought
+    ]
+    assert [each.session for each in found.requests] == [0, 2, 3, 1, 0]
+    assert "its 2 conversations all begin at 0, because nobody says when each began" in found.remarks
+    together = read(tmp_path, samples.WEKA.replace('"local"', '"global"'))
+    assert [each.blocks for each in together.requests] == [(0, 1), (0,), (), (0,), (0, 1, 2)]
+    alone = read(tmp_path, samples.WEKA.splitlines()[0])
+    assert (len(alone.requests), alone.remarks) == (3, ("its blocks have 64 tokens, as the file says",))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (('"t": 8.0', '"u": 8.0'), "trace:1: this is no conversation with id, block_size and requests, each with t,"),
+        (('"block_size": 64', '"block_size": 0'), "trace:1: its blocks of 0 tokens are not those before it"),
+        (('"in": 150', '"in": -1'), "trace:1: this is no conversation"),
+    ],
+)
+def test_a_conversation_with_a_mistake_is_refused(tmp_path: Path, change: tuple[str, str], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        read(tmp_path, samples.WEKA.replace(*change))
+
+
 def test_blocks_may_be_a_list_in_a_cell_of_csv(tmp_path: Path) -> None:
     table = 'timestamp,input_length,output_length,hash_ids\n0,1000,5,"[7, 8]"\n3000,600,5,"[7, 9]"\n'
     found = read(tmp_path, table)
     assert (found.title, [each.blocks for each in found.requests]) == ("Mooncake", [(0, 1), (0, 2)])
+    found = read(tmp_path, table.replace("hash_ids", "block_ids"), block_tokens=512)
+    assert [each.blocks for each in found.requests] == [(0, 1), (0, 2)]
 
 
 def test_burst_gpt_has_sessions_and_failures(tmp_path: Path) -> None:
@@ -325,6 +359,15 @@ def test_columns_may_have_any_name(tmp_path: Path) -> None:
         '{"created": 1790000002, "response": {"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 8}}}\n',
         '{"created": 1790000000, "message": {"usage": {"input_tokens": 5, "output_tokens": 6}}}\n'
         '{"created": 1790000002, "message": {"usage": {"input_tokens": 7, "output_tokens": 8}}}\n',
+        # Langfuse's types are parts of the whole, or in older rows the whole beside its parts; in CSV they are text
+        '{"startTime": "2026-01-01T10:00:00Z", "promptTokens": 2, "usageDetails": {"input": 2, "output": 6, '
+        '"cache_read_input_tokens": 3, "total": 11}}\n'
+        '{"startTime": "2026-01-01T10:00:02Z", "usageDetails": {"input": 7, "input_cached_tokens": 4, "output": 8, '
+        '"total": 15}}\n',
+        '{"startTime": "2026-01-01T10:00:00Z", "usage": {"input": 5, "output": 6, "unit": "TOKENS"}}\n'
+        '{"startTime": "2026-01-01T10:00:02Z", "usage": {"input": 7, "output": 8, "unit": "TOKENS"}}\n',
+        'start_time,usage_details\n2026-01-01 10:00:00,"{""input"":5,""output"":6}"\n'
+        '2026-01-01 10:00:02,"{""input"":7,""output"":8}"\n',
         "ts,tokens_in,tokens_out\n1790000000,5,6\n1790000002,7,8\n",
         "start_time,gen_ai.usage.input_tokens,gen_ai.usage.output_tokens\n1790000000,5,6\n1790000002,7,8\n",
         "TimeGenerated,PromptTokens,CompletionTokens\n2026-01-01T10:00:00Z,5,6\n2026-01-01T10:00:02Z,7,8\n",
@@ -367,7 +410,7 @@ def test_a_wrong_table_is_refused(tmp_path: Path, content: str | bytes, rule: st
 def test_a_format_may_be_named(tmp_path: Path) -> None:
     assert read(tmp_path, samples.BAILIAN, "table", unit="s", block_tokens=16).title == "CSV or JSONL"
     with pytest.raises(
-        SettingError, match="the formats are requests, dynamo, otlp, sharegpt, vllm-log, prometheus, azure"
+        SettingError, match="the formats are requests, dynamo, otlp, sharegpt, vllm-log, weka, prometheus, azure"
     ):
         read(tmp_path, samples.BAILIAN, "baliian")
 
