@@ -115,6 +115,8 @@ def find_weights(config: ServeConfig, model: ModelShape, marlin_input: str | Non
     if kernels == "native" and quantization == "fp8_per_block" and not config.fast_blocks:
         kernels = "blocks"
     expert_kernels, expert_arithmetic = kernels, arithmetic
+    if kernels == "blocks" and (card.compute_capability or (0, 0)) < (9, 0) and config.version >= _MARLIN_BLOCKS:
+        kernels, arithmetic = "marlin", dtype
     if quantization in EXPERTS_ONLY:
         expert_kernels, expert_arithmetic = "marlin", dtype
     elif quantization == "bitsandbytes":
@@ -190,6 +192,8 @@ def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, marlin
     return "marlin", dtype
 
 
+_MARLIN_BLOCKS = (0, 29)
+"""The first version that may have Marlin before Triton for FP8 by blocks on Ada: 0.28 has not, and 0.31 has."""
 _LOGIT_BYTES = 4
 _FIRST_RUNNER_LOGITS = 3.25
 """Logits, probabilities and noise of the first runner's sampler, over the logits, as KV caches on an H200 show."""

@@ -10,6 +10,7 @@ from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import ARGUMENTS, SMALL, config
 from tuner.engines.simulator.attention_time import Reach
 from tuner.engines.simulator.cuda_graphs import LaunchMode
+from tuner.engines.simulator.memory import find_weights
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.sequence import Step
 from tuner.engines.simulator.serve_config import resolve_serve_config
@@ -71,6 +72,26 @@ def test_fp8_by_blocks_is_slow_only_in_bfloat16_without_deep_gemm(work: Step) ->
     assert seconds(work, *blocks, model=model, packages=DEEP_GEMM) == pytest.approx(fp8)
     assert seconds(work, *blocks, model=model, packages=NOTHING) > 1.2 * fp8
     assert seconds(work, *blocks, "--dtype", "float16", model=model, packages=NOTHING) == pytest.approx(fp8)
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "packages", "kernels"),
+    [
+        ("h200", (0, 25, 1), DEEP_GEMM, "native"),
+        ("h200", (0, 32, 0), NOTHING, "blocks"),
+        ("b200", (0, 25, 1), NOTHING, "native"),  # CUTLASS's
+        ("rtxpro6000", (0, 32, 0), NOTHING, "native"),
+        ("l40s", (0, 25, 1), DEEP_GEMM, "blocks"),  # Triton's
+        ("l40s", (0, 32, 0), DEEP_GEMM, "marlin"),
+        ("a100", (0, 32, 0), NOTHING, "marlin"),
+    ],
+)
+def test_the_kernels_of_fp8_by_blocks(
+    card: str, version: tuple[int, ...], packages: frozenset[str], kernels: str
+) -> None:
+    words = ("--quantization", "fp8_per_block")
+    made = resolve_serve_config(words, {}, known_models()[SMALL], hardware_named(card), version, packages)
+    assert find_weights(made, made.model, None).kernels == kernels
 
 
 def test_tritons_attention_costs_launches_unless_the_whole_step_is_a_graph() -> None:
