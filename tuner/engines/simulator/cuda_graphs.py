@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tuner.engines.simulator.flags import key_integer
 from tuner.engines.simulator.precision import NotSimulated
 
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+_COMPILATION_MODES = ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE")
 _UNMODELLED = ("pass_config", "custom_ops", "dynamic_shapes_config")
 _SINGLE_TOKENS = ("FLASHINFER", "CUTLASS_MLA", "TRITON_MLA")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
@@ -116,11 +118,10 @@ def find_cuda_graphs(
     if unmodelled:
         raise NotSimulated(f"--compilation-config: {unmodelled[0]} is not simulated; measure that with the engine vllm")
     level = _optimization_level(flags["optimization_level"])
-    given_mode = compilation.get("cudagraph_mode")
-    if given_mode is not None and str(given_mode).upper() not in _MODES:
-        raise ValueError(f"cudagraph_mode: Input should be one of {', '.join(_MODES)}")
+    given_mode = _named("cudagraph_mode", compilation.get("cudagraph_mode"), _MODES)
     eager = bool(flags["enforce_eager"])
-    compiled = level > 0 and not eager and compilation.get("mode", compilation.get("level")) not in (0, "NONE")
+    compilation_mode = _named("mode", compilation.get("mode", compilation.get("level")), _COMPILATION_MODES)
+    compiled = level > 0 and not eager and compilation_mode != "NONE"
     mode = _mode_in_force(given_mode, level, compiled, eager, version)
     if kernels == CHUNKED_ATTENTION and mode != "NONE":
         mode = _mode_without_attention(mode, compiled)
@@ -137,6 +138,21 @@ def find_cuda_graphs(
         piecewise=mode in _PIECEWISE_MODES,
         sizes=sizes,
     )
+
+
+def _named(key: str, value: object, names: Sequence[str]) -> str | None:
+    """Return the name that a key has as a text or as its number; None if it has none."""
+    name = names[value] if isinstance(value, int) and 0 <= value < len(names) else str(value).upper()
+    if value is not None and name not in names:
+        raise ValueError(f"{key}: Input should be one of {', '.join(names)}")
+    return None if value is None else name
+
+
+def _sizes_of(value: object) -> list[int]:
+    """Return the sizes that a key has; none if it is not given."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError("cudagraph_capture_sizes: Input should be a valid list")
+    return [size for each in value or () if (size := key_integer("cudagraph_capture_sizes", each)) is not None]
 
 
 def _mode_without_attention(mode: str, compiled: bool) -> str:
@@ -177,12 +193,13 @@ def _sizes(
 
     Like vLLM, drop sizes above the token budget without a message.
     """
-    flag_sizes, key_sizes = flags["cudagraph_capture_sizes"], compilation.get("cudagraph_capture_sizes")
+    flag_sizes, key_sizes = flags["cudagraph_capture_sizes"], _sizes_of(compilation.get("cudagraph_capture_sizes"))
     if flag_sizes and key_sizes:
         raise ValueError(
             "cudagraph_capture_sizes and compilation_config.cudagraph_capture_sizes are mutually exclusive"
         )
-    largest = flags["max_cudagraph_capture_size"] or compilation.get("max_cudagraph_capture_size")
+    key_largest = key_integer("max_cudagraph_capture_size", compilation.get("max_cudagraph_capture_size"))
+    largest = flags["max_cudagraph_capture_size"] or key_largest
     if flags["max_cudagraph_capture_size"] == 0:
         largest = 0
     if largest is not None and largest < 1:

@@ -234,6 +234,20 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return value
 
 
+def key_integer(key: str, value: Any) -> int | None:
+    """Return the whole number of a key of a JSON flag as pydantic reads it, which may be text; None if it is not given.
+
+    Raises:
+        ValueError: with pydantic's message, for another value.
+    """
+    try:
+        if value is None or int(value) == float(value):
+            return None if value is None else int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"{key}: Input should be a valid integer")
+
+
 @cache
 def vllm_default(parameter: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
     """Return vLLM's default for a numeric parameter of the space `vllm`, on a card and in a version of vLLM.

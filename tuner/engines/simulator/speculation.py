@@ -27,7 +27,7 @@ from typing import Any
 
 from search_spaces import ModelShape
 from search_spaces.catalogue.layers import Attention, LatentAttention, LayerGroup, Mlp
-from tuner.engines.simulator.flags import vllm_default
+from tuner.engines.simulator.flags import key_integer, vllm_default
 from tuner.engines.simulator.precision import NotSimulated, Site
 
 _KEYS = {
@@ -149,7 +149,7 @@ def _required(tokens: int | None) -> int:
 
 
 def _ngram(given: Mapping[str, Any], tokens: int) -> Speculation:
-    longest, shortest = given.get("prompt_lookup_max"), given.get("prompt_lookup_min")
+    longest, shortest = (key_integer(key, given.get(key)) for key in ("prompt_lookup_max", "prompt_lookup_min"))
     longest = longest or shortest or _DEFAULT_LOOKUP
     shortest = shortest or longest
     if shortest > longest:

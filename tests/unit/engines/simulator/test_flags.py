@@ -174,6 +174,21 @@ def test_what_is_not_simulated_says_so(line: str, message: str) -> None:
         (["-cc.level", "0"], "argument --compilation-config: level: Unexpected"),  # vLLM 0.15 has it
         (["--structured-outputs-config.bogus", "1"], "--structured-outputs-config: bogus: Unexpected keyword argument"),
         (["--reasoning-config.bogus", "1"], "argument --reasoning-config: bogus: Unexpected keyword argument"),
+        (
+            ["--compilation-config", '{"cudagraph_capture_sizes": 4}'],
+            "cudagraph_capture_sizes: Input should be a valid list",
+        ),
+        (
+            ["--compilation-config", '{"cudagraph_capture_sizes": ["a"]}'],
+            "cudagraph_capture_sizes: Input should be a valid i",
+        ),
+        (["-cc.max_cudagraph_capture_size", "8.5"], "max_cudagraph_capture_size: Input should be a valid integer"),
+        (["-cc.mode", "7"], "mode: Input should be one of NONE, STOCK_TORCH_COMPILE, DYNAMO_TRACE_ONCE, VLLM_COMPILE"),
+        (
+            ["-sc", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": "x"}'],
+            "prompt_lookup_max: Input should be a valid integer",
+        ),
+        (["-cc.cudagraph_mode", "9"], "cudagraph_mode: Input should be one of NONE, PIECEWISE, FULL, FULL_DECODE_ONLY"),
         (["--max-model-len", "-7"], "max_model_len: Input should be greater than or equal to -1"),
     ],
 )
@@ -182,6 +197,20 @@ def test_what_vllm_refuses_is_refused_in_its_words(words: list[str], message: st
         resolve("0.25.1", *words)
     assert message in str(caught.value)
     assert not isinstance(caught.value, NotSimulated)
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ('{"max_cudagraph_capture_size": "16"}', '{"max_cudagraph_capture_size": 16}'),
+        ('{"cudagraph_capture_sizes": [1, "8"]}', '{"cudagraph_capture_sizes": [1, 8]}'),
+        ('{"mode": "none"}', '{"mode": 0}'),
+        ('{"cudagraph_mode": 2}', '{"cudagraph_mode": "FULL"}'),
+    ],
+)
+def test_a_value_of_a_key_is_read_as_vllm_reads_it(given: str, same: str) -> None:
+    default, found = resolve("0.32.0"), resolve("0.32.0", "--compilation-config", given)
+    assert found == resolve("0.32.0", "--compilation-config", same) != default
 
 
 def test_the_old_name_of_the_compilation_mode_counts_where_vllm_has_it() -> None:
