@@ -53,6 +53,7 @@ from tuner.settings.declared import seconds_of
 from tuner.settings.study import StudySettings
 from tuner.specs import Limits, ModelRef
 from tuner.study.specification.find_model import find_model
+from tuner.study.specification.model_files import check_model_files
 from tuner.study.specification.plan import refer_to_secrets
 from tuner.study.specification.spec import ServerSettings, StudySpec
 from tuner.use_cases.devices import find_devices
@@ -85,11 +86,13 @@ def given(model: str | None, reference: str | None, server: ServerSettings) -> A
     """Return a model with the flags of a server; see `check_quality`.
 
     Raises:
-        SettingError: for a model that is not found, and a secret flag with a literal value.
+        SettingError: for a model that is not found or lacks files, and a secret flag with a literal value.
     """
     settings, secrets = refer_to_secrets(server, os.environ)
     found, _ = find_model(model or _DEFAULT_MODEL, None)
     original, _ = find_model(reference or found.name, None)
+    check_model_files("model", found.name, settings.arguments)
+    check_model_files("reference", original.name, settings.arguments)
     candidate = Variant(found, absolute_arguments(settings.arguments), settings.environment)
     return Asked(candidate, reference_of(replace(candidate, model=original)), secrets)
 

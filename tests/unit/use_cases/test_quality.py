@@ -15,6 +15,7 @@ from storage import open_store
 from storage.store import Store
 from tests import store_samples
 from tests.fakes import install_fake_vllm
+from tests.model_configs import write_folder
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.engines.base import EngineSettings
@@ -75,13 +76,15 @@ def test_servers_of_two_gpus_get_both(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(quality, "EngineFactory", factory)
     vllm, model = install_fake_vllm(tmp_path / "bin"), tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}", encoding="utf-8")
+    write_folder(model, {})
     storage = str(tmp_path / "tuner.db")
     asked = StudySettings(model=str(model), vllm=str(vllm), server_arguments=("-tp", "2"), storage=storage)
     with pytest.raises(Stop):
         check_quality(asked, None, "quality>=0.99", None, threading.Event())
     assert [each.gpus for each in found] == [2]
+    (model / "model.safetensors").unlink()
+    with pytest.raises(SettingError, match="the folder has no weights"):
+        check_quality(asked, None, "quality>=0.99", None, threading.Event())
 
 
 WORDS = (
