@@ -138,7 +138,7 @@ _NETWORK = (
     ),
 )
 
-_WEIGHT = r"^KeyError: '(?:\w+\.)*(?:layers|blocks|h)\.\d+\.(?!\S*\b(?:qkv_proj|gate_up_proj)\.)[\w.]+'"
+_WEIGHT = r"^KeyError: '(?!\S*\b(?:qkv_proj|gate_up_proj)\.)\w+(?:\.\w+)+'"
 """A weight that the model's code lacks. The names that are left out are vLLM's own, which a flag such as that of
 bitsandbytes makes."""
 _MODELS = r"/models/(?!\w*(?:eagle|mtp|medusa|dflash|dspark))\w+\.py$|/weight_utils\.py$"

@@ -702,6 +702,8 @@ def test_a_text_of_a_public_report_is_typed(error: str, kind: FailureKind) -> No
         ("KeyError: 'layers.0.attention.wk.weight'", "vllm/model_executor/models/llama.py", K.ENVIRONMENT_BROKEN),
         ("KeyError: 'model.layers.24.mlp.down_proj.weight'", "sglang/srt/models/qwen2.py", K.ENVIRONMENT_BROKEN),
         ("KeyError: 'blocks.0.attn.qkv.weight'", "vllm/model_executor/models/glm4_1v.py", K.ENVIRONMENT_BROKEN),
+        ("KeyError: 'lm_head.weight'", "vllm/model_executor/models/qwen2.py", K.ENVIRONMENT_BROKEN),
+        ("KeyError: 'rope_type'", "vllm/model_executor/models/qwen2.py", K.ENGINE_CRASH),
         # https://github.com/vllm-project/vllm/issues/9595: with --quantization bitsandbytes
         ("KeyError: 'layers.0.self_attn.qkv_proj.weight'", "vllm/model_executor/models/llama.py", K.ENGINE_CRASH),
         # a draft model's weights
