@@ -57,9 +57,9 @@ def import_(
 ) -> None:
     """Read recorded traffic into a traffic file.
 
-    Reads traces of Azure, BurstGPT, Mooncake, Bailian, Splitwise and Vidur, CSV, LiteLLM's spend logs, OpenTelemetry's
-    spans, Dynamo's request traces, WekaIO's sessions of agents, vLLM's log, and conversations such as ShareGPT. The
-    file has times, lengths and numbers of shared blocks, no texts. What was left out is printed.
+    Reads traces of Azure, BurstGPT, Mooncake, Bailian, Splitwise, Vidur and WekaIO, CSV, LiteLLM's spend logs,
+    OpenTelemetry's spans, Dynamo's traces, vLLM's log, and conversations such as ShareGPT. The file has times,
+    lengths and numbers of shared blocks, no texts. What was left out is printed.
 
     tuner traffic import trace.jsonl -o traffic.yaml
 
