@@ -39,8 +39,8 @@ from tuner.engines.server.causes import (
     DRIVER,
     GPUS,
     LOADED,
+    MISSING_PACKAGE,
     MODEL_FILES,
-    PACKAGE,
     REINSTALL,
     STARTING,
     FailurePattern,
@@ -103,7 +103,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     *broken(r"Found no NVIDIA driver|no CUDA-capable device", step=GPUS),
     *broken(r"no kernel image is available", step=CARD),
     *broken(r"cannot open shared object file|undefined symbol", step=REINSTALL),
-    *broken(r"^ModuleNotFoundError: ", step=PACKAGE),
+    *broken(r"^ModuleNotFoundError: ", step=MISSING_PACKAGE),
     *broken(r"failed to open GGUF file", step=MODEL_FILES),
     *broken(
         r"uncorrectable ECC error|fallen off the bus",

@@ -77,7 +77,7 @@ CARD = "install a build of the engine, or a newer one, that knows this card"
 COMPILER = "install a compiler, Python's headers and the CUDA toolkit, with which the engine builds its kernels"
 GPUS = "check that `nvidia-smi` shows the GPUs, that CUDA_VISIBLE_DEVICES has them, and that a container may use them"
 REINSTALL = "install the engine anew, in an environment of its own; `tuner doctor` names what does not fit"
-PACKAGE = "install the package into the engine's environment; see `tuner doctor`"
+MISSING_PACKAGE = "install the package into the engine's environment; see `tuner doctor`"
 PROXY = "a proxy may answer the server's own first request: set NO_PROXY=127.0.0.1,localhost"
 _DOWNLOAD = "download the model with `hf download` where the hub is reached, or check HF_HUB_OFFLINE and the proxy"
 
@@ -369,7 +369,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"found in your environment|DistributionNotFound",
         r"^\S*python[\d.]*: (?:No module named|Error while finding module specification)",
         phases=STARTING,
-        step=PACKAGE,
+        step=MISSING_PACKAGE,
     ),
     *broken(
         r"^AttributeError: '?\w*(?:Tokenizer|Processor)\w*'? (?:object )?has no attribute",

@@ -22,7 +22,7 @@ from records.trials import FailureKind, ServerFacts
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
-from tuner.engines.server.causes import COMPILER, LOADED, PACKAGE, PROXY, REINSTALL, STARTING, broken, rows
+from tuner.engines.server.causes import COMPILER, LOADED, MISSING_PACKAGE, PROXY, REINSTALL, STARTING, broken, rows
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
@@ -58,7 +58,7 @@ CAUSES = (
     *broken(
         r"No module named '?(?:sglang|vllm)",
         r"No package metadata was found for (?:sglang|flashinfer)",
-        step=PACKAGE,
+        step=MISSING_PACKAGE,
     ),
     *broken(
         r"is not installed correctly|Please (?:re)?install|Please uninstall the old version",

@@ -21,7 +21,7 @@ from search_spaces.yaml_file import plain_yaml
 from tuner.engines.base import EngineSettings
 from tuner.engines.kind import Found
 from tuner.engines.server import failures
-from tuner.engines.server.causes import GPUS, MODEL_VERSION, PACKAGE, STARTING, broken, rows
+from tuner.engines.server.causes import GPUS, MISSING_PACKAGE, MODEL_VERSION, STARTING, broken, rows
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.failures import with_shared_rows
 from tuner.engines.server.metrics import MetricNames
@@ -52,7 +52,7 @@ CAUSES = (
         phases=STARTING,
     ),
     *broken(r"No GPU devices found on the node", step=GPUS),
-    *broken(r"No module named '?tensorrt_llm|No package metadata was found for tensorrt.llm", step=PACKAGE),
+    *broken(r"No module named '?tensorrt_llm|No package metadata was found for tensorrt.llm", step=MISSING_PACKAGE),
     *broken(r"Unknown architecture for AutoModel", step=MODEL_VERSION),
     *broken(r"MPI_Init|MPI_Comm_spawn|MPI_ERR_SPAWN|libmpi\.so"),
     *rows(

@@ -11,7 +11,7 @@ from functools import partial
 
 from records.trials import FailureKind, ServerFacts
 from tuner.engines.server import failures
-from tuner.engines.server.causes import CAUSES, LOADED, MODEL_VERSION, PACKAGE, STARTING, broken, rows
+from tuner.engines.server.causes import CAUSES, LOADED, MISSING_PACKAGE, MODEL_VERSION, STARTING, broken, rows
 from tuner.engines.server.failures import CONSEQUENCES, LogTexts
 from tuner.engines.server.metrics import MetricNames
 
@@ -64,7 +64,7 @@ OWN_CAUSES = (
     ),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(FailureKind.STARTUP_TIMEOUT, r"Timed out waiting for (?:new )?engine core processes to start"),
-    *broken(r"No package metadata was found for vllm|No module named '?vllm", step=PACKAGE),
+    *broken(r"No package metadata was found for vllm|No module named '?vllm", step=MISSING_PACKAGE),
     *broken(
         r"has no vLLM implementation|The Transformers implementation of .* is not compatible with vLLM",
         step=MODEL_VERSION,
