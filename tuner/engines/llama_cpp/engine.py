@@ -103,7 +103,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"^error: |^(?:unknown|invalid) argument|^error while handling argument",
         r"quantized V cache requires flash_attn",
         r"V cache quantization requires flash_attn",
-        r"n_seq_max must be <=",
+        r"n_seq_max must be <=|n_batch and n_ubatch cannot",
         r"cache type .* (?:does not|not) support",
         r"does not divide n_embd_head",
         r"failed to initialize the context",
@@ -127,7 +127,7 @@ CONSEQUENCES = re.compile(
     r"failed to (?:load model(?! '[^']*': )|create.context|create context)|exiting due to|"
     r"error loading model: llama_model_loader|"
     r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:|"
-    r"llocate .*pinned memory|load_backend: failed"
+    r"llocate .*pinned memory|load_backend: failed|normal during memory fitting|failed to create draft context"
 )
 """Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
 

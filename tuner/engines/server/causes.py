@@ -67,6 +67,7 @@ _OUT_OF_MEMORY = (
     r"Cannot allocate memory",
     r"Not enough memory (?:for|to)",
     r"^(?:[\w.]*Array)?MemoryError\b",
+    r"RESOURCE_EXHAUSTED\b.*(?:alloc|reserve|memory)|ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY",  # TPUs, Intel's GPUs
 )
 
 MODEL_FILES = "the model's files are missing or cut off: download them with `hf download`, or give a folder with them"
@@ -216,7 +217,7 @@ _DEVICE = (
     ),
     *broken(
         r"cannot open shared object file|undefined symbol|version `\w+_[\d.]+' not found",
-        r"version \(\S+\) does not match|^TypeError: (?:jit|flash_attn\w*|\w*Wrapper\.\w+)\(\) got an unexpected",
+        r"\(\d[\w.]+\) does not match|^TypeError: (?:jit|flash_attn\w*|\w*Wrapper\.\w+)\(\) got an unexpected",
         r"^AttributeError: type object '\w+' has no attribute|Either a revision or a version must be specified",
         r"^TypeError: (?:type '[\w.]+'|'type' object) is not subscriptable",
         step=REINSTALL,
@@ -232,7 +233,7 @@ _DEVICE = (
         r"CUDA call failed lazily at initialization|driver mismatch",
         r"not supported in the installed CUDA driver|no ROCm-capable device",
         r"uncorrectable (?:ECC|NVLink) error|ECC error",
-        r"fallen off the bus|GPU is lost|Unable to determine the device handle",
+        r"fallen off the bus|GPU is lost|ERROR_DEVICE_LOST|Unable to determine the device handle",
         r"Cannot find a working triton|libcuda\.so cannot found|\bexec format error",
         r"FlashInfer requires GPUs with|UVA is not available",
         r"Please provide architecture for which code is to be generated",  # HIP's, without a device
@@ -243,7 +244,7 @@ _DEVICE = (
 _INTERCONNECT = (
     *broken(
         r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
-        r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error|Rendezvous\w*Error",
+        r"NCCL communicator|nccl\w+ failed|oneCCL: |Dist(?:Backend|Network|Store)Error|Rendezvous\w*Error",
         r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|(?:closed|reset) by peer|Unable to find address)",
         step="the server's processes do not reach each other: start one by hand with NCCL_DEBUG=INFO, which says why",
     ),
@@ -260,14 +261,6 @@ _INTERCONNECT = (
 )
 """The processes of a server do not reach each other."""
 
-_PACKAGES = (
-    r"torch|triton|transformers|tokenizers|safetensors|numpy|xformers|flash_attn|timm|einops|tiktoken|sentencepiece|"
-    r"mistral_common|mamba_ssm|causal_conv1d|open_clip|librosa|soundfile|cv2|PIL|decord|google\.protobuf|"
-    r"pynvml|xgrammar|setuptools|accelerate|compressed_tensors|sgl_kernel|pybase64|orjson|uvloop|uvicorn|fastapi|"
-    r"pydantic|openai|zmq|msgspec|psutil|ray|huggingface_hub|outlines|requests|aiohttp|scipy|numba|cloudpickle|_\w+"
-)
-"""Packages that an engine or a model needs, whatever the flags are."""
-
 _ATTENTION = (
     r"/attention/|/(?:vllm_)?flash_attn(?:_interface)?\b|/flash_mla\b|"
     r"/flashinfer/(?:attention|cascade|decode|mla|page|pod|prefill|sparse|xqa)\b"
@@ -275,7 +268,7 @@ _ATTENTION = (
 """Source files of attention backends. What they assert of head size, block size or cache depends on the flags."""
 
 CAUSES: tuple[FailurePattern, ...] = (
-    *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
+    *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|memory access fault|device-side assert|misaligned address"),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"NCCL[\s\S]*(?:/dev/shm|shared memory).*No space left|NCCL[\s\S]*No space left.*/dev/shm",
@@ -307,7 +300,11 @@ CAUSES: tuple[FailurePattern, ...] = (
         message="no space left on disk",
         step=FREE_SPACE,
     ),
-    *rows(FailureKind.SERVER_KILLED, r"node running low on memory|by OOM killer"),
+    *rows(
+        FailureKind.SERVER_KILLED,
+        r"node running low on memory|by OOM killer",
+        r"(?:STEP|JOB) \S+ ON \S+ CANCELLED|: task \S+: Killed|oom_kill event",  # Slurm
+    ),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *_DEVICE,
@@ -333,7 +330,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"is required for suffix decoding",
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
-        r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm)",
+        r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm|humming|quark|moonep|mori|pplx)",
         r"Failed to find a kernel that can implement|too old to be supported by the triton",
         r"Unknown quantization method|^AttributeError: Model \S+ does not support \S+ quantization",
         r"quantization method .* (?:is not supported|does not match)",
@@ -355,17 +352,16 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"^TypeError: \w*(?:Engine|Server)Args\.__init__\(\) got an unexpected keyword",
         r"local rank \d+ is out of bounds|must (?:be )?divisible by",
         r"is not divisible by|greater than the derived max_model_len|not aligned with the quantized weight shape",
-        r"chat template string appears path-like|invalid (?:tool call|reasoning) parser",
+        r"NUMA binding was requested|chat template string appears path-like|invalid (?:tool call|reasoning) parser",
     ),
     *broken(
         r"^ImportError: (?:cannot import name|DLL load failed|numpy)",
         r"^(?:Import|Value)Error: .*please (?:(?:re)?install|upgrade)|Descriptors cannot be created directly",
-        rf"Numpy is not available|may indicate binary incompatibility|module '(?:{_PACKAGES})[\w.]*' has no attribute",
+        r"Numpy is not available|may indicate binary incompatibility",
         phases=STARTING,
         step=REINSTALL,
     ),
     *broken(
-        rf"^ModuleNotFoundError: No module named '(?:{_PACKAGES})",
         r"found in your environment|DistributionNotFound",
         r"^\S*python[\d.]*: (?:No module named|Error while finding module specification)",
         phases=STARTING,
@@ -380,13 +376,14 @@ CAUSES: tuple[FailurePattern, ...] = (
     ),
     *broken(r"^json\.decoder\.JSONDecodeError\b.*Expecting value", phases=STARTING, step=PROXY),
     *broken(r"^json\.decoder\.JSONDecodeError\b|^EOFError: Ran out of input", phases=STARTING),
+    *broken(r"^ModuleNotFoundError: ", phases=STARTING, step=MISSING_PACKAGE, general=True),
+    *broken(r"^AttributeError: module '", phases=STARTING, step=REINSTALL, general=True),
     *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
     *rows(FailureKind.INVALID_CONFIGURATION, r"^AssertionError\b", phases=STARTING, general=True, file=_ATTENTION),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
-        r"^NotImplementedError: ",
-        r"^ValueError: .*(?:(?:not|only) support|not compatible|incompatible|must be|cannot be|should have)",
-        r"^ValueError: .*(?:larg|great|small)er than",
+        r"^(?:NotImplemented|Value)Error\b",
+        r"^RuntimeError: .*(?:not (?:\w+ )?(?:support|available)|unsupported|only support|supported only|unavailable)",
         phases=STARTING,
         general=True,
     ),

@@ -22,7 +22,8 @@ from tuner.processes.secrets import Secrets
 CONSEQUENCES = re.compile(
     r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed|died unexpectedly|"
     r"EngineCore encountered an issue|Executor failed|CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|"
-    r"EngineGenerateError|ConnectionResetError|cancelled|Failed core proc|leaked (?:semaphore|shared_memory)"
+    r"EngineGenerateError|ConnectionResetError|cancelled|Failed core proc|leaked (?:semaphore|shared_memory)|"
+    r"task \S+: Exited with|reentrant call inside"
 )
 """Lines that are consequences of a failure and never its cause."""
 
@@ -51,11 +52,10 @@ def with_shared_rows(
 ) -> LogTexts:
     """Return the texts of an engine of Python whose own rows and consequences come before the shared ones.
 
-    An exception of a start that no row names is a refusal if its type is one that Python programs raise for arguments.
+    An assertion at the start that no row names is a refusal.
     See `LogTexts` for the arguments.
     """
-    refusals = r"^(?:ValueError|AssertionError|NotImplementedError)\b"
-    refused = rows(FailureKind.INVALID_CONFIGURATION, refusals, phases=STARTING, general=True)
+    refused = rows(FailureKind.INVALID_CONFIGURATION, r"^AssertionError\b", phases=STARTING, general=True)
     never = re.compile(f"{CONSEQUENCES.pattern}|{consequences}")
     return LogTexts((*causes, *CAUSES, *refused), never, re.compile(died), re.compile(prefix), re.compile(anchor))
 
@@ -74,7 +74,7 @@ _ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
 _OTHER = re.compile(
     r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
     r"insufficient shared memory|Watchdog caught collective operation timeout|watchdog timeout \(|"
-    r"CUDA runtime error\b.*out of memory|\bexec format error|"
+    r"(?:CUDA runtime error|Exception in aoti_torch)\b.*out of memory|Memory access fault by GPU|\bexec format error|"
     r"^\S*python[\d.]*: (?:No module named|Error while finding module spec)",
     re.IGNORECASE,
 )
@@ -142,16 +142,20 @@ def _matches(
 ) -> Iterator[tuple[_Cause, FailurePattern]]:
     """Yield the causes with the rows that apply to them, the likeliest first.
 
-    Within a chain, a general row comes last: an error of validation, say, that was raised from one of the hub.
+    A general row applies to the likeliest chain alone, after all others: to an error of validation, say, that was
+    raised from one of the hub.
     """
-    for chain in chains:
-        for general in (False, True):
-            for cause in reversed(chain):
-                yield from (
-                    (cause, row)
-                    for row in texts.causes
-                    if row.general is general and row.matches(cause.text, phase, cause.file)
-                )
+    usual = [row for row in texts.causes if not row.general]
+    rest = [row for row in texts.causes if row.general]
+    of_consequences = (all(texts.consequences.search(cause.text) for cause in chain) for chain in chains)
+    likeliest = next((place for place, is_one in enumerate(of_consequences) if not is_one), None)
+    for place, chain in enumerate(chains):
+        outwards = chain[::-1]
+        yield from ((cause, row) for cause in outwards for row in usual if row.matches(cause.text, phase, cause.file))
+        if place == likeliest:
+            yield from (
+                (cause, row) for row in rest for cause in outwards if row.matches(cause.text, phase, cause.file)
+            )
 
 
 def bare(line: str) -> str:

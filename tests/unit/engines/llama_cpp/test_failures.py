@@ -156,6 +156,8 @@ LINES = [
     ("get_repo_commit: error: HEAD failed, status: 401", K.ENVIRONMENT_BROKEN),
     ("  what():  vk::createInstance: ErrorIncompatibleDriver", K.ENVIRONMENT_BROKEN),
     ("  what():  filesystem error: cannot create directory: Permission denied [/m]", K.ENVIRONMENT_BROKEN),
+    # https://github.com/ikawrakow/ik_llama.cpp/issues/2173
+    ("llama_init_from_model: n_batch and n_ubatch cannot both be zero", K.INVALID_CONFIGURATION),
     ("llama-server: a.cpp:9: int f(): Assertion `status == LLAMA_MEMORY_STATUS_SUCCESS' failed.", K.ENGINE_CRASH),
 ]
 
@@ -189,6 +191,8 @@ def test_a_gpu_that_is_not_found_is_the_cause_only_without_another_one() -> None
     [
         "ggml_vulkan: Failed to allocate pinned memory (vk::Device::allocateMemory: ErrorOutOfDeviceMemory)",
         "load_backend: failed to load ggml-cuda.so: libcudart.so.12: cannot open shared object file",
+        # https://github.com/ggml-org/llama.cpp/issues/24343
+        "E llama_init_from_model: failed to initialize the context: (this is normal during memory fitting)",
     ],
 )
 def test_an_error_that_the_server_goes_on_from_is_not_the_cause(handled: str) -> None:

@@ -687,6 +687,38 @@ def test_an_assertion_without_words_is_shown_with_its_statement() -> None:
         # https://github.com/vllm-project/vllm/issues/20479
         ("AssertionError: expected size 250112==136064, stride 5120==4096 at dim=0", K.ENGINE_CRASH),
         ("nvcc.Error: nvcc fatal   : Unsupported gpu architecture 'compute_120a'", K.ENVIRONMENT_BROKEN),
+        # raised in vLLM 0.32: config/vllm.py, platforms/interface.py, utils/numa_utils.py, worker/gpu/spec_decode
+        ("ValueError: --use-replayssm requires --mamba-backend triton or flashinfer", K.INVALID_CONFIGURATION),
+        ("ValueError: The attention backends share no block size (16; 64).", K.INVALID_CONFIGURATION),
+        (
+            "RuntimeError: NUMA binding was requested, but vLLM could not detect the GPU-to-NUMA topology.",
+            K.INVALID_CONFIGURATION,
+        ),
+        ("RuntimeError: Model does not support EAGLE3 interface", K.INVALID_CONFIGURATION),
+        ("RuntimeError: DeepGEMM is not available", K.INVALID_CONFIGURATION),
+        ("RuntimeError: Unsupported FusedMoe scheme", K.INVALID_CONFIGURATION),
+        ("RuntimeError: Worker process group startup failed", K.ENGINE_CRASH),
+        # a package that no list has, and one that a quantization method needs
+        ("ModuleNotFoundError: No module named 'nova9_kernels'", K.ENVIRONMENT_BROKEN),
+        ("AttributeError: module 'nova9_kernels.ops' has no attribute 'fused_norm'", K.ENVIRONMENT_BROKEN),
+        ("ModuleNotFoundError: No module named 'humming.transform'", K.INVALID_CONFIGURATION),
+        ("RuntimeError: flashinfer-cubin (0.6.13) does not match flashinfer (0.6.16)", K.ENVIRONMENT_BROKEN),
+        # https://github.com/marin-community/marin/issues/2387, AI-Hypercomputer/tpu-recipes/issues/151
+        (
+            "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate.",
+            K.OUT_OF_MEMORY_STARTUP,
+        ),
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Error loading program 'jit_a': Attempting to reserve 6.14G at the "
+            "bottom of memory. That was not possible.",
+            K.OUT_OF_MEMORY_STARTUP,
+        ),
+        (
+            "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+            K.OUT_OF_MEMORY_STARTUP,
+        ),
+        ("RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", K.ENVIRONMENT_BROKEN),
+        ("RuntimeError: oneCCL: a.cpp:14 init_fds: EXCEPTION: opendir failed", K.ENVIRONMENT_BROKEN),
     ],
 )
 def test_a_text_of_a_public_report_is_typed(error: str, kind: FailureKind) -> None:
@@ -719,3 +751,55 @@ def test_a_weight_that_the_models_code_lacks_is_a_model_that_does_not_fit(
         started("Traceback (most recent call last):", frame, "    param = params[name]", error), 1, Phase.READY
     )
     assert (failure.kind, failure.message[: len(error)]) == (kind, error)
+
+
+@pytest.mark.parametrize(
+    ("log", "exit_code", "kind", "message"),
+    [
+        # a kernel of PyTorch's stable interface writes the cause before its own error
+        (
+            "(Worker_TP1 pid=9) ERROR 07-16 19:47:26 [multiproc_executor.py:1007] WorkerProc hit an exception.\n"
+            "[rank1]:[E716 19:47:26 shim_common.cpp:2] Exception in aoti_torch: CUDA out of memory. Tried to allocate "
+            "2 GiB.\n(Worker_TP1 pid=9) ERROR 07-16 19:47:26 [multiproc_executor.py:1007] RuntimeError: "
+            'torch_call_dispatcher( "aten::new_empty", "", stack.data()) API call failed at ops.h, line 933\n',
+            1,
+            K.OUT_OF_MEMORY_LOAD,
+            "CUDA out of memory",
+        ),
+        ("Memory access fault by GPU node-3 on address 0x77d4. Reason: Unknown.\n", -6, K.ENGINE_CRASH, "access fault"),
+        (
+            "slurmstepd: error: *** STEP 9.1 ON n1 CANCELLED AT 2026-07-17T00:57:13 DUE TO TIME LIMIT ***\n"
+            "srun: error: n1: task 0: Exited with exit code 1\n",
+            1,
+            K.SERVER_KILLED,
+            "DUE TO TIME LIMIT",
+        ),
+        ("srun: error: n1: task 0: Killed\n", 137, K.SERVER_KILLED, "Killed"),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some tasks have been OOM Killed.\n",
+            1,
+            K.SERVER_KILLED,
+            "oom_kill",
+        ),
+        (
+            "Traceback (most recent call last):\nRuntimeError: the first cause\n"
+            "srun: error: n1: task 0: Exited with exit code 1\n",
+            1,
+            K.ENGINE_CRASH,
+            "RuntimeError: the first cause",
+        ),
+        (
+            "--- Logging error ---\nTraceback (most recent call last):\n"
+            "RuntimeError: reentrant call inside <_io.BufferedWriter name='/a.log'>\n",
+            -9,
+            K.SERVER_KILLED,
+            "SIGKILL",
+        ),
+    ],
+)
+def test_what_stands_around_a_failure_is_told_from_its_cause(
+    log: str, exit_code: int, kind: FailureKind, message: str
+) -> None:
+    failure = classify(log, exit_code, Phase.BENCHMARK)
+    assert failure.kind is kind
+    assert message in failure.message

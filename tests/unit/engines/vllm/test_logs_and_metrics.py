@@ -43,6 +43,10 @@ def test_facts_are_read_from_a_recorded_cpu_log() -> None:
     assert facts.graph_gib is None
 
 
+def test_ascend_s_runner_logs_its_weights_in_other_words() -> None:
+    assert facts_from_log("[model_runner_v1.py:9] Loading model weights took 27.5000 GB\n").weights_gib == 27.5
+
+
 def test_a_log_without_facts_gives_none() -> None:
     assert facts_from_log("Traceback (most recent call last):\nKeyError: 1\n") == ServerFacts()
 
