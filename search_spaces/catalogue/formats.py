@@ -11,7 +11,7 @@ Bits of a weight include its scales, b + s / g for a scale of s bits for each g 
     GPTQ's marlin_24          b / 2 + 1 + 16 / g     of 4 weights 2 are stored, with 2 bits each for their places
     compressed-tensors        b + 16 / g             nothing for a scale of a channel or of a matrix
     FP8 by blocks             8 + 32 / (n m)         blocks of n × m
-    NVFP4                     4 + 8 / 16
+    NVFP4                     4 + 8 / 16             as AutoRound's nv_fp; its mx_fp is as MXFP4
     MXFP4, MXFP8              b + 8 / 32
     torchao                   b + 32 / g             a scale and a zero point of 16 bits each
     bitsandbytes              4 + 32 / 64; doubly quantized scales: 4 + 8 / 64 + 32 / (64 × 256)
@@ -158,7 +158,7 @@ def _read(method: str, content: Mapping[str, Any]) -> StoredFormat:
             stored = replace(stored, activation_bits=8, weight_type="float")
         return _kept(content, bits, stored)
     stated = next((content[key] for key in _BITS_KEYS if content.get(key) is not None), None)
-    if isinstance(stated, float):  # the mean of an EXL2 or EXL3 checkpoint
+    if isinstance(stated, float) or (stated is not None and method.startswith("exl")):  # the mean of EXL2 or EXL3
         return StoredFormat(method, unread=f"bits {stated:g}")
     if stated is not None:
         return _of_bits(method, content, _checked(stated))
@@ -263,14 +263,20 @@ _READERS = {
 def _of_bits(method: str, content: Mapping[str, Any], bits: int) -> StoredFormat:
     """Return the formats of a method with a key `bits`: AWQ, GPTQ, AutoRound and their kin."""
     group = content.get("group_size", content.get("q_group_size"))
+    blocks = isinstance(group, list)
+    group = math.prod(whole_number({"group_size": side}, "group_size") for side in group) if blocks else group
+    data, activations = str(content.get("data_type")), content.get("act_bits")
+    activations = activations if isinstance(activations, int) and activations < FULL_BITS else None
+    kind = "mx" if "mx_fp" in data else "float" if "fp" in data else "int"
+    scale = FULL_BITS if kind == "int" else 32 if blocks else 8
     zero = bool(content.get("zero_point") if "zero_point" in content else content.get("sym") is False)
-    other, unread = _other_bits(content, bits, group, zero)
-    default = _with_scales(bits, group, zero)
+    other, unread = _other_bits(content, bits, group, zero, scale)
+    default = _with_scales(bits, group, zero, scale)
     if MARLIN_24 in (content.get("checkpoint_format"), method.removeprefix("gptq_")):
         default += 1 - bits / 2
     least = min([bits, *(int(own) for _, own in other)])
     head = default if content.get("lm_head") is True else FULL_BITS
-    stored = StoredFormat(method, least, None, "int", unread=unread, head_bits=_of_head(other, head))
+    stored = StoredFormat(method, least, activations, kind, None, blocks, unread, head_bits=_of_head(other, head))
     return _kept(content, _by_name(other, default), stored)
 
 
@@ -279,13 +285,13 @@ def _by_name(own: Iterable[tuple[Matches, float]], rest: float) -> Bits:
     return lambda name: next((bits for matches, bits in own if matches(name)), rest)
 
 
-def _with_scales(bits: int, group: Any, zero: bool) -> float:
-    """Return the bits of a weight with a scale of 16 bits, and a zero point if there is one, for each group."""
-    return bits + ((FULL_BITS + bits * zero) / group if isinstance(group, int) and group > 0 else 0.0)
+def _with_scales(bits: int, group: Any, zero: bool, scale: int = FULL_BITS) -> float:
+    """Return the bits of a weight with a scale, and a zero point if there is one, for each group."""
+    return bits + ((scale + bits * zero) / group if isinstance(group, int) and group > 0 else 0.0)
 
 
 def _other_bits(
-    content: Mapping[str, Any], bits: int, group: Any, zero: bool
+    content: Mapping[str, Any], bits: int, group: Any, zero: bool, scale: int
 ) -> tuple[list[tuple[Matches, float]], str | None]:
     """Return the bits of modules that differ (GPTQModel, AutoRound), and the key of one that is not read."""
     found = []
@@ -297,7 +303,7 @@ def _other_bits(
             if unknown is not None or not isinstance(own, int):
                 return [], key
             own_group = (change or {}).get("group_size", group)
-            found.append((matches, own if own >= FULL_BITS else _with_scales(own, own_group, zero)))
+            found.append((matches, own if own >= FULL_BITS else _with_scales(own, own_group, zero, scale)))
     return found, None
 
 

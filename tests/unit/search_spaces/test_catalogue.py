@@ -493,6 +493,18 @@ FP8 = compressed(group_0=group(8, "float", 8))
             StoredFormat("auto-round", 4, None, "int"),
         ),
         ({"quant_method": "exl2", "bits": 4.65}, StoredFormat("exl2", unread="bits 4.65")),
+        (  # the experts of GLM-5.3 alone; other modules as the model's publisher has them
+            {"quant_method": "exl3", "bits": 4, "codebook": "mcg", "scope": "glm53_routed_experts_only"},
+            StoredFormat("exl3", unread="bits 4"),
+        ),
+        (
+            {"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp", "group_size": 32, "act_bits": 4},
+            StoredFormat("auto-round", 4, 4, "mx"),
+        ),
+        (
+            {"quant_method": "auto-round", "bits": 8, "data_type": "fp", "group_size": [128, 128], "act_bits": 8},
+            StoredFormat("auto-round", 8, 8, "float", blocks=True),
+        ),
         (
             {"quant_method": "fp_quant", "forward_dtype": "mxfp4"},
             StoredFormat("fp_quant", unread="quant_method fp_quant"),
@@ -522,6 +534,16 @@ def test_the_bits_of_a_model_count_in_its_weights() -> None:
     assert eight.weight_bytes(eight.stored_bits) == 6_525_288_448 + others
     assert four.weight_bytes(four.stored_bits) == 6_525_288_448 // 2 + others
     assert shape({"quant_method": "awq"}).stored_bits == 4
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "group", "scale"),
+    [(4, "mx_fp", 32, 8 / 32), (4, "nv_fp", 16, 8 / 16), (8, "mx_fp", 32, 8 / 32), (4, "int", 128, 16 / 128)],
+)
+def test_auto_round_s_floats_have_scales_of_eight_bits(bits: int, kind: str, group: int, scale: float) -> None:
+    found = stored_format({"quant_method": "auto-round", "bits": bits, "data_type": kind, "group_size": group})
+    assert found.bits_of is not None
+    assert found.bits_of("layers.0.mlp.up_proj") == bits + scale
 
 
 def need(space: ResolvedSpace, config: dict[str, ParameterValue]) -> str:
