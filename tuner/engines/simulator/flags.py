@@ -105,7 +105,8 @@ def _hint(word: str) -> str:
     if name == "model":
         return "give it as the tuner's own --model"
     long_names = sorted(known for known in flag_names() if known.startswith("--"))
-    if (longer := completed(word.partition(".")[0], long_names)) is not None:
+    others = (f"--{each}" for each in _document()["not_simulated"])
+    if (longer := completed(word.partition(".")[0], {*long_names, *others})) is not None:
         return f"write {longer} in full"
     near = difflib.get_close_matches(word, long_names, n=1, cutoff=_LIKENESS)
     unknown = "vLLM 0.15 to 0.32 has no such flag" if word.startswith("--") else measure

@@ -145,6 +145,8 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
         ("--max-num-sqs 4", "--max-num-sqs 4: not simulated; did you mean --max-num-seqs?"),
         ("--guided-decoding-backend xgrammar", "not simulated; vLLM 0.15 to 0.32 has no such flag"),
         ("--omni", "--omni: not simulated; vLLM 0.15 to 0.32 has no such flag"),
+        # of vLLM before 0.15; two flags of today begin so
+        ("--device tpu", "--device tpu: not simulated; vLLM 0.15 to 0.32 has no such flag"),
         ("--tensor-parallel 4", "--tensor-parallel 4: not simulated; write --tensor-parallel-size in full"),
         ("--model a/b --enforce-eager", "--model a/b: not simulated; give it as the tuner's own --model"),
         ("a/b --enforce-eager", "a/b: not simulated; measure that"),
