@@ -171,8 +171,9 @@ def _unpacked(file: Path, content: bytes) -> bytes:
 
 
 def _with_usage(row: Row) -> Row:
-    """Return a row with the columns of its `usage`, wherever logs of answers have it."""
-    return {**_usage_in(row, _MOST_NESTED), **row}
+    """Return a row with the columns of its `usage`, wherever logs of answers have it, in the place of that part."""
+    others = {name: part for name, part in row.items() if name not in _USAGES or not isinstance(part, Mapping)}
+    return {**_usage_in(row, _MOST_NESTED), **others}
 
 
 def _usage_in(part: Row, depth: int) -> dict[str, Any]:

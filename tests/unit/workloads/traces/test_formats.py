@@ -313,6 +313,13 @@ def test_blocks_in_a_cell_are_read_with_the_size_beside_them(tmp_path: Path, cel
     assert "columns that are not read: priority" in found.remarks
 
 
+def test_counts_within_the_usage_of_a_log_leave_nothing_unread(tmp_path: Path) -> None:
+    row = '{{"ts": {}, "usage": {{"prompt_tokens": 10, "completion_tokens": 5}}}}\n'
+    found = read(tmp_path, row.format(1751790000) + row.format(1751790002))
+    assert [(each.input_tokens, each.output_tokens) for each in found.requests] == [(10, 5), (10, 5)]
+    assert not [remark for remark in found.remarks if "usage" in remark]
+
+
 def test_a_long_cell_that_is_no_list_is_refused_at_once(tmp_path: Path) -> None:
     text = f"arrived_at,num_prefill_tokens,num_decode_tokens,block_hash_ids\n0.5,40,5,{'1   ' * 200}x\n"
     with pytest.raises(UserError, match="are no block numbers"):
