@@ -14,7 +14,7 @@ from records.trials import Repeat
 from tests.cli.command import CommandOutput, ran, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
-from tests.model_configs import CONFIG_7B, QWEN
+from tests.model_configs import CONFIG_7B, QWEN, write_folder
 from tests.service_samples import SIZED_TRAFFIC
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu as devices
@@ -168,8 +168,7 @@ def confirmed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CommandOutput:
     monkeypatch.setattr(engines, "check_prompts", lambda *_: None)  # no prompt is made
     monkeypatch.setattr(HoldsNineTenths, "first", None)
     vllm = str(install_fake_vllm(folder / "bin"))
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text(json.dumps({**CONFIG_7B, **QWEN}))
+    write_folder(folder / "model", {**CONFIG_7B, **QWEN})
     load = ("--model", "model", "--workload", "traffic.yaml", "--gpu", "l4", "--vllm", vllm)
     return run_here(
         folder, "size", *load, "--most-gpus", "2", "--confirm", "1", "--json", "--", "--max-model-len", "4096"
