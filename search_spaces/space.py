@@ -76,7 +76,7 @@ class Space:
         names = Names(self.specs, facts_of(context), fixed, {})
         if only is not None:
             self._check_only(only, names)
-        wanted = {**wanted, **begun, **dict.fromkeys(only or ())}
+        wanted = {**begun, **wanted, **dict.fromkeys(only or ())}
         parameters: list[Parameter] = []
         possible: list[Parameter] = []
         dropped: list[Dropped] = []
