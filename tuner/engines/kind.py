@@ -142,6 +142,7 @@ class EngineKind:
         no_sampling: the rule and the remedy for a user who sets the temperature, where no flag does.
         moves_secrets: whether the server reads its API key from a variable, so that a command line need not show it.
         check_arguments: raises a `SettingError` for further arguments that no server can get.
+        variables: prefixes of environment variables that set the server; it does not inherit them.
     """
 
     name: str
@@ -163,6 +164,7 @@ class EngineKind:
     no_sampling: tuple[str, str] = ("this engine has no flag for it", "leave it out here and in the workload")
     moves_secrets: bool = True
     check_arguments: Callable[[Sequence[str]], None] = lambda arguments: None
+    variables: tuple[str, ...] = ()
 
     def can(self, feature: Feature) -> bool:
         """Return whether the engine has a feature."""

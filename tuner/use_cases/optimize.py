@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.kind import Feature
+from tuner.engines.kind import EngineKind, Feature
 from tuner.engines.kinds import kind_of
+from tuner.engines.server.devices import OWN_VARIABLES
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import CheckedExecutor, Executor, InlineExecutor
@@ -227,15 +229,25 @@ def _run(
     return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)
 
 
+def _not_inherited(settings: StudySettings, kind: EngineKind) -> list[str]:
+    """Return the variables of this process that would set the engine's servers, and that the study does not name."""
+    named = {*OWN_VARIABLES, *settings.env}
+    arguments = " ".join(settings.server_arguments)
+    found = (name for name in os.environ if name.startswith(kind.variables) and name not in named)
+    return sorted(name for name in found if f"${{{name}}}" not in arguments)
+
+
 @contextmanager
 def _disturbances(settings: StudySettings, engine: EngineInfo, observer: StudyObserver) -> Iterator[None]:
-    """Say what disturbs a study's measurements: random weights, other work on this machine, GPUs with low clocks."""
+    """Say what disturbs a study: random weights, variables that servers lack, other work here, GPUs with low clocks."""
     if has_random_weights(settings.server_arguments) and engine.provenance is Provenance.MEASURED:
         observer.note(
             "weights are random (--load-format dummy): what quantization and drafts gain with them is not what they "
             "gain with real weights"
         )
     here = engine.provenance is Provenance.MEASURED and settings.ray_address is None
+    if here and (dropped := _not_inherited(settings, kind_of(engine.name))):
+        observer.note(f"servers do not inherit {', '.join(dropped)} from this shell; the study's `env` gives variables")
     if here and (loaded := load_warning()) is not None:
         observer.note(loaded)
     with SlowdownWatch([device.index for device in gpu_devices()] if here else []) as watch:

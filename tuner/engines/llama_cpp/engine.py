@@ -300,7 +300,7 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
     """llama.cpp on one worker; see `Engine`."""
 
     key_variable = PROGRAM.key_variable
-    dropped_prefixes = ("LLAMA_", "GGML_")  # LLAMA_ARG_* would set flags of the server
+    dropped_prefixes = LLAMA_CPP.variables
 
     def __init__(self, settings: EngineSettings) -> None:
         """Find the server.

@@ -56,4 +56,5 @@ LLAMA_CPP = EngineKind(
     help="`llama-server --help`",
     context_flag="--ctx-size",
     sampling=_sampling,
+    variables=("LLAMA_", "GGML_"),  # LLAMA_ARG_* would set flags
 )

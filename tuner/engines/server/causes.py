@@ -35,7 +35,8 @@ class FailurePattern:
 
     def shown(self, line: str) -> str:
         """Return the message of a failure whose causal line was shortened to `line`."""
-        return "; ".join(part for part in (self.message or line, self.step) if part)
+        text = self.message or line
+        return text if self.step is None else f"{text.removesuffix('.')}; {self.step}"
 
     def matches(self, line: str, phase: Phase, file: str = "") -> bool:
         """Return whether the row applies to `line` in `phase`, which was raised in `file`."""
@@ -326,11 +327,15 @@ CAUSES: tuple[FailurePattern, ...] = (
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
-        r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
-        r"is required for suffix decoding",
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm|humming|quark|moonep|mori|pplx)",
+        step="install the package into the engine's environment, or leave out what needs it",
+    ),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
+        r"is required for suffix decoding",
         r"Failed to find a kernel that can implement|too old to be supported by the triton",
         r"Unknown quantization method|^AttributeError: Model \S+ does not support \S+ quantization",
         r"quantization method .* (?:is not supported|does not match)",

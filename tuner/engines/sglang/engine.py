@@ -207,7 +207,7 @@ class SglangEngine(PythonEngine[SglangServer]):
     """SGLang on one worker; see `Engine`."""
 
     kind = SGLANG
-    dropped_prefixes = ("SGLANG_", "SGL_")
+    dropped_prefixes = SGLANG.variables
 
     def __init__(self, settings: EngineSettings) -> None:
         """Find the Python that has SGLang.

@@ -44,4 +44,5 @@ SGLANG = EngineKind(
     context_flag="--context-length",
     no_sampling=("SGLang has no flag for it", "set it in the model's generation_config.json"),
     moves_secrets=False,
+    variables=("SGLANG_", "SGL_"),
 )

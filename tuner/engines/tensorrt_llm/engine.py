@@ -194,7 +194,7 @@ class TensorRtLlmEngine(PythonEngine[TensorRtLlmServer]):
     """TensorRT-LLM on one worker; see `Engine`. Its PyTorch backend serves a model's folder without a build."""
 
     kind = TENSORRT_LLM
-    dropped_prefixes = ("TRTLLM_", "TLLM_")
+    dropped_prefixes = TENSORRT_LLM.variables
 
     def __init__(self, settings: EngineSettings) -> None:
         """Find `trtllm-serve` and its Python.

@@ -47,4 +47,5 @@ TENSORRT_LLM = EngineKind(
     context_flag="--max-seq-len",
     no_sampling=("TensorRT-LLM has no flag for it", "leave it out here and in the workload"),
     check_arguments=check_options,
+    variables=("TRTLLM_", "TLLM_"),
 )

@@ -70,4 +70,5 @@ VLLM = EngineKind(
     help="`vllm serve --help=all`",
     context_flag="--max-model-len",
     sampling=_sampling,
+    variables=("VLLM_",),
 )
