@@ -266,7 +266,7 @@ def _as_begun(
             raise SpaceError(f"{rule}; begin a study of another name")
     kept = tuple(choice for choice in parameter.choices if any(same_value(choice.value, value) for value in begun))
     later = [choice for choice in parameter.choices if choice not in kept]
-    reason = "the study began without it; one of another name may have it"
+    reason = "the study began without it; a study of another name can have it"
     return replace(parameter, choices=kept), [Dropped(parameter.name, choice.value, reason) for choice in later]
 
 

@@ -248,7 +248,7 @@ def _disturbances(settings: StudySettings, engine: EngineInfo, observer: StudyOb
     here = engine.provenance is Provenance.MEASURED and settings.ray_address is None
     if here and (dropped := _not_inherited(settings, kind_of(engine.name))):
         observer.note(
-            f"servers do not inherit {', '.join(dropped)} from this shell; set what they need in the study's `env`"
+            f"servers do not inherit {', '.join(dropped)} from this shell; give variables in the study's `env`"
         )
     if here and (loaded := load_warning()) is not None:
         observer.note(loaded)

@@ -45,5 +45,5 @@ def test_variables_that_servers_do_not_inherit_are_told(monkeypatch: pytest.Monk
         pass
     told = [line for line in notes.lines if "this shell" in line]
     assert told == [
-        "servers do not inherit VLLM_USE_FLASHINFER_SAMPLER from this shell; set what they need in the study's `env`"
+        "servers do not inherit VLLM_USE_FLASHINFER_SAMPLER from this shell; give variables in the study's `env`"
     ]

@@ -330,7 +330,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:nixl|mooncake|tensorizer|runai|fastsafetensors|instanttensor)",
         r"(?:ImportError|ModuleNotFoundError): .*(?:deep_?ep|deepgemm|humming|quark|moonep|mori|pplx)",
-        step="install the package into the engine's environment, or leave out what needs it",
+        step="install the package into the engine's environment, or leave out the flag that needs it",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,

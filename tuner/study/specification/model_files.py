@@ -21,6 +21,8 @@ _OWN_TOKENIZER = {"--tokenizer", "--tokenizer-path", "--skip-tokenizer-init"}
 _POINTER = b"version https://git-lfs"
 _LENGTH_BYTES = 8
 """A safetensors file begins with the length of its header, a little-endian number."""
+_MOST_HEADER_BYTES = 100_000_000
+"""The format's own limit of a header."""
 
 
 def check_model_files(field: str, name: str, arguments: Sequence[str], *, tokenizer: bool = True) -> None:
@@ -92,7 +94,7 @@ def _wrong_file(file: Path) -> str | None:
 def _is_cut(file: Path, header: int) -> bool:
     """Return whether a safetensors file is shorter than its header says, or has no header."""
     size = file.stat().st_size - _LENGTH_BYTES
-    if header > size:
+    if header > min(size, _MOST_HEADER_BYTES):
         return True
     with file.open("rb") as opened:
         opened.seek(_LENGTH_BYTES)

@@ -327,12 +327,8 @@ def _blocks(place: str, row: Row, columns: Mapping[Column, str]) -> Sequence[Any
 def _unread(source: TraceSource, table: Table, columns: Mapping[Column, str]) -> list[str]:
     """Return a remark on the columns that have values and are not read; none without them."""
     read = {*columns.values(), table.key, table.parent, _DELAY, *table.reads}
-    known = {
-        *itertools.chain(*_BESIDE.values()),
-        *_BLOCK_SIZE,
-        "usage details",
-        "",
-    }  # pandas writes its index without a name
+    # pandas writes its index without a name
+    known = {*itertools.chain(*_BESIDE.values()), *_BLOCK_SIZE, "usage details", ""}
     others = [name for name in source.names if name not in read and _plain(name) not in known]
     filled = [name for name in others if any(row.get(name) not in _NO_VALUES for _, row in source.rows)]
     return [f"columns that are not read: {_listed(filled)}{', …' if len(filled) > 12 else ''}"] * bool(filled)
