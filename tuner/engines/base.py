@@ -7,7 +7,7 @@ An engine is a program that serves one model over the OpenAI HTTP API, or the si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -155,7 +155,8 @@ class EngineSettings:
     command that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start`
     starts servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with
     plain starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
-    `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a study
+    `environment` are the variables of every server of the study; `secrets` has the values of those that trials refer
+    to. `others` are further engines of a study
     of several, of which this one is the default. The load generator then sends every workload, and `tokenizers` are
     those of all engines: their common tokens make the prompts (`tuner.engines.server.token_prompts`).
     """
@@ -169,6 +170,7 @@ class EngineSettings:
     card: HardwareProfile | None = None
     version: str | None = None
     gpus: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Secrets = NO_SECRETS
     others: tuple[EngineSettings, ...] = ()
     tokenizers: tuple[str, ...] = ()

@@ -248,10 +248,13 @@ def find_version(version: str | None, card: HardwareProfile) -> str:
 
 
 def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
-    """Return the settings of the workers' engines with what the plan has found: secrets, and tokenizers of several."""
+    """Return the settings of the workers' engines with what the plan has found: variables, secrets, tokenizers."""
     tokenizers = tuple(each.model.tokenizer for each in plan.every) if plan.others else ()
-    others = tuple(replace(each, secrets=plan.secrets, tokenizers=tokenizers) for each in settings.others)
-    return replace(settings, secrets=plan.secrets, tokenizers=tokenizers, others=others)
+    first, *others = (
+        replace(each, environment=found.server.environment, secrets=plan.secrets, tokenizers=tokenizers)
+        for each, found in zip((settings, *settings.others), plan.every, strict=True)
+    )
+    return replace(first, others=tuple(others))
 
 
 def check_models(plan: StudyPlan, engine: EngineSettings) -> None:

@@ -186,7 +186,8 @@ class VllmEngine(ProgramEngine[VllmServer]):
         self._nodes, self._address, self._each = tuple(nodes), address, settings.gpus
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, [each.index for each in self._devices], self._scratch)
-        self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own}, self._records)
+        variables, servers = {**self._inherited, **self._own}, self._expanded(settings.environment)
+        self._tools = Toolbox(found, settings.home, variables, self._records, servers)
         self._warm_start = settings.warm_start
         self._ports: tuple[PortLease, ...] = ()
         self._again: CommandStart | None = None
@@ -290,7 +291,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
 
     def _fork(self, start: ServerStart) -> ServerProcess | None:
         resident = self._tools.resident if self._warm_start else None
-        if resident is None or resident.device_touched or not can_fork(start.environment, self._tools.environment):
+        if resident is None or resident.device_touched or not can_fork(start.environment, resident.environment):
             return None
         return start_forked(resident, start)
 

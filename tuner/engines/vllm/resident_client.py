@@ -94,12 +94,13 @@ class ResidentHelper:
 
     def __init__(self, interpreter: Path, log: Path, environment: Mapping[str, str]) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
+        self.environment = dict(environment)
         self._popen = subprocess.Popen(
             [interpreter, HELPER, log],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=dict(environment),
+            env=self.environment,
             process_group=0,
             umask=given_umask(),  # that of the servers which it forks
         )
@@ -203,6 +204,8 @@ READ_LATE = frozenset(
         "VLLM_USE_AOT_COMPILE",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         "VLLM_USE_FLASHINFER_SAMPLER",
+        "VLLM_USE_DEEP_GEMM",
+        "VLLM_MARLIN_INPUT_DTYPE",
     }
 )
 """Variables that are read after the fork, by the server or by the engine's processes."""

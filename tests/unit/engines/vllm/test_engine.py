@@ -1,12 +1,12 @@
 """The engine with the fake vLLM: start, load, failures, stop."""
 
+import contextlib
 import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tuner.trial.pipeline import run_trial
 SOON = 10.0
 
 MakeSpec = Callable[..., TrialSpec]
+Forking = Callable[..., tuple[VllmEngine, TrialSpec]]
 
 
 @pytest.fixture
@@ -264,10 +265,8 @@ def test_a_client_that_a_signal_ends_is_a_failure_of_the_infrastructure(
     assert server.stop() is None
 
 
-def test_a_client_whose_helper_is_killed_is_a_failure_of_the_infrastructure(
-    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = started(forking, with_variables(make_spec(), monkeypatch, forking, "nobody knows why"))
+def test_a_client_whose_helper_is_killed_is_a_failure_of_the_infrastructure(forking: Forking) -> None:
+    server = started(*forking("nobody knows why"))
     server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
     with child_ended_by(signal.SIGKILL, "bench-0.json", parent=True):
         failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
@@ -310,55 +309,57 @@ def main():
 
 
 @pytest.fixture
-def forking(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[VllmEngine]:
-    """An engine whose servers run as commands; as forks they exit with the text FORKED_SAYS."""
+def forking(made_vllm: MadeVllm, make_spec: MakeSpec, tmp_path: Path) -> Iterator[Forking]:
+    """Makes an engine and a trial: its server runs as a command; as a fork it exits with the text."""
     (made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py").write_text(FORKED_OR_NOT)
-    made = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home"))
-    yield made
-    made.close()
+    with contextlib.ExitStack() as stack:
+
+        def make(says: str, **behaviour: Any) -> tuple[VllmEngine, TrialSpec]:
+            spec = make_spec(**behaviour)
+            spec.launch.environment["FORKED_SAYS"] = says
+            servers = dict(spec.launch.environment)
+            settings = EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home", environment=servers)
+            return stack.enter_context(contextlib.closing(VllmEngine(settings))), spec
+
+        yield make
 
 
-def with_variables(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, engine: VllmEngine, says: str) -> TrialSpec:
-    """Give the helper the variables of the spec's servers: servers with other variables are not forked."""
-    variables = {**spec.launch.environment, "FORKED_SAYS": says}
-    monkeypatch.setattr(engine._tools, "environment", {**engine._tools.environment, **variables})
-    return replace(spec, launch=replace(spec.launch, environment=variables))
-
-
-def test_a_fork_that_fails_without_a_known_cause_is_started_as_the_command(
-    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    spec = with_variables(make_spec(), monkeypatch, forking, "nobody knows why")
-    server = started(forking, spec)
+def test_a_fork_that_fails_without_a_known_cause_is_started_as_the_command(forking: Forking, tmp_path: Path) -> None:
+    engine, spec = forking("nobody knows why")
+    server = started(engine, spec)
     assert not isinstance(server._process, ForkedServerProcess)
     assert "nobody knows why" in (tmp_path / "artifacts" / "server-forked.log").read_text()
     assert server.stop() is None
-    again = forking.launch(spec, spec.limits)
+    again = engine.launch(spec, spec.limits)
     assert not isinstance(again._process, ForkedServerProcess)
     assert again.stop() is None
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
-def test_a_fork_that_fails_with_a_known_cause_is_not_started_again(
-    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    spec = with_variables(make_spec(), monkeypatch, forking, "torch.OutOfMemoryError: CUDA out of memory.")
-    server = forking.launch(spec, spec.limits)
+def test_a_fork_that_fails_with_a_known_cause_is_not_started_again(forking: Forking, tmp_path: Path) -> None:
+    engine, spec = forking("torch.OutOfMemoryError: CUDA out of memory.")
+    server = engine.launch(spec, spec.limits)
     assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.OUT_OF_MEMORY_STARTUP
     assert server.stop() is None
     assert not (tmp_path / "artifacts" / "server-forked.log").exists()
 
 
-def test_a_server_that_fails_either_way_has_failed(
-    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = with_variables(make_spec(fail="crash"), monkeypatch, forking, "nobody knows why")
-    server = forking.launch(spec, spec.limits)
+def test_a_server_that_fails_either_way_has_failed(forking: Forking) -> None:
+    engine, spec = forking("nobody knows why", fail="crash")
+    server = engine.launch(spec, spec.limits)
     assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.ENGINE_CRASH
     assert server.stop() is None
-    again = forking.launch(spec, spec.limits)
+    again = engine.launch(spec, spec.limits)
     assert isinstance(again._process, ForkedServerProcess)
     assert again.stop() is None
+
+
+def test_a_server_with_a_variable_of_its_trial_is_not_forked(forking: Forking, tmp_path: Path) -> None:
+    engine, spec = forking("a fork")
+    spec.launch.environment["OTHER"] = "1"
+    server = started(engine, spec)
+    assert not isinstance(server._process, ForkedServerProcess)
+    assert not (tmp_path / "artifacts" / "server-forked.log").exists()
 
 
 def test_without_warm_start_servers_are_not_forked(made_vllm: MadeVllm, make_spec: MakeSpec, tmp_path: Path) -> None:
