@@ -80,6 +80,7 @@ COMPILER = "install a compiler, Python's headers and the CUDA toolkit, with whic
 GPUS = "check that `nvidia-smi` shows the GPUs, that CUDA_VISIBLE_DEVICES has them, and that a container may use them"
 REINSTALL = "install the engine anew, in an environment of its own; `tuner doctor` names what does not fit"
 MISSING_PACKAGE = "install the package into the engine's environment; see `tuner doctor`"
+MAIN_GUARD = "the program that starts the engine lacks `if __name__ == '__main__':`; name the one that pip installed"
 PROXY = "a proxy may answer the server's own first request: set NO_PROXY=127.0.0.1,localhost"
 _DOWNLOAD = "download the model with `hf download` where the hub is reached, or check HF_HUB_OFFLINE and the proxy"
 
@@ -359,6 +360,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"is not divisible by|greater than the derived max_model_len|not aligned with the quantized weight shape",
         r"NUMA binding was requested|chat template string appears path-like|invalid (?:tool call|reasoning) parser",
     ),
+    *broken(r"An attempt has been made to start a new process before", phases=STARTING, step=MAIN_GUARD),
     *broken(
         r"^ImportError: (?:cannot import name|DLL load failed|numpy)",
         r"^(?:Import|Value)Error: .*please (?:(?:re)?install|upgrade)|Descriptors cannot be created directly",

@@ -28,7 +28,10 @@ RECORDED = {
     ],
     K.KV_CACHE_TOO_SMALL: [("kv_cache_too_small", 1, "To serve at least one request with the model's max")],
     K.OUT_OF_MEMORY_STARTUP: [("kv_space_over_memory", 1, "Available memory on node 0")],
-    K.ENVIRONMENT_BROKEN: [("no_weights", 1, "Cannot find any model weights with `/model`")],
+    K.ENVIRONMENT_BROKEN: [
+        ("no_weights", 1, "Cannot find any model weights with `/model`"),
+        ("wrapper_without_guard", 1, "the program that starts the engine lacks `if __name__ == '__main__':`"),
+    ],
     K.PORT_TAKEN: [("port_taken", 1, "another program took the port")],
     K.DISK_FULL: [("disk_full", 1, "no space left on disk")],
     K.ENGINE_CRASH: [("engine_crash_under_load", 0, "RuntimeError: index 71 is out of bounds")],

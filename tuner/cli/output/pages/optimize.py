@@ -236,7 +236,7 @@ def _mlflow_place(tracking_uri: str, study: str) -> str:
 
 def _continue_with() -> str:
     """Return the command line of this process, quoted, with references for its secrets."""
-    return f"continue with: {shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])])}"
+    return f"continue with: {shlex.join(['tuner', *without_secrets(sys.argv[1:])])}"
 
 
 def _document(ended: OptimizeResult) -> dict[str, Any]:
