@@ -148,7 +148,7 @@ def _read(method: str, content: Mapping[str, Any]) -> StoredFormat:
         return _of_layers(method, content)
     if method in _READERS:
         return _READERS[method](method, content)
-    algorithm = None if content.get("quant_algo") is None else str(content["quant_algo"])
+    algorithm = _algorithm(content)
     if algorithm in _ALGORITHMS:
         bits = _ALGORITHMS[algorithm]
         kind = next((kind for part, kind in _KINDS.items() if part in algorithm), None)
@@ -307,11 +307,19 @@ def _other_bits(
     return found, None
 
 
+def _algorithm(content: Mapping[str, Any]) -> str | None:
+    """Return ModelOpt's name of a format, in capitals as vLLM reads it; None if there is none."""
+    name = content.get("quant_algo")
+    return None if name is None else str(name).upper()
+
+
 def _of_layers(method: str, content: Mapping[str, Any]) -> StoredFormat:
     """Return the formats of ModelOpt's mixed precision: each quantized module with its algorithm."""
     layers: dict[str, float] = {}
     for name, own in content["quantized_layers"].items():
-        algorithm = str(own.get("quant_algo"))
+        algorithm = _algorithm(own)
+        if algorithm in (None, "NONE", "UNQUANTIZED"):
+            continue
         if algorithm not in _ALGORITHMS:
             return StoredFormat(method, unread=f"quant_algo {shown(algorithm)}")
         layers[_PREFIX.sub("", name)] = _ALGORITHMS[algorithm]
@@ -335,6 +343,8 @@ def _of_groups(method: str, content: Mapping[str, Any]) -> StoredFormat:
     if not groups:  # scales of the KV cache alone
         return StoredFormat()
     weights = [group["weights"] for group in groups]
+    if any(each.get("num_bits") is None for each in weights):
+        return StoredFormat(method, unread="config_groups without num_bits")
     inputs = [group.get("input_activations") or {} for group in groups]
     types = {"mx" if _is_mx(each) else str(each.get("type", "int")) for each in weights}
     stored = StoredFormat(

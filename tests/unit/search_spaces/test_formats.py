@@ -134,6 +134,7 @@ def test_mixed_precision_names_each_module() -> None:
     layers |= {
         f"model.layers.{layer}.self_attn.{name}_proj": {"quant_algo": "FP8"} for layer in range(48) for name in "qkvo"
     }
+    layers |= {f"model.layers.{layer}.mlp.shared_expert": {"quant_algo": "UNQUANTIZED"} for layer in range(48)}
     found = bits({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
     assert (found.attention, found.shared, found.experts) == (8, 16, 4.5)
 
@@ -250,6 +251,7 @@ def test_a_file_of_modelopt_that_quantizes_nothing(cache: str | None, expected: 
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, 8, "int"),
         ({"quant_method": "modelopt", "quant_algo": "MXFP4"}, None, "mx"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}, None, None),
+        ({"quant_method": "modelopt", "quant_algo": "w4a16_awq"}, 16, "int"),
         ({"quant_method": "modelopt", "quant_algo": "W4A16_MXFP4"}, 16, "mx"),
         (NVFP4, None, None),
         (
@@ -292,6 +294,12 @@ def test_a_pattern_without_a_bound_on_its_time_is_not_read(pattern: str) -> None
     assert shape.unread is not None
     assert shape.unread.key.startswith("ignore ")
     assert not shape.has_known_weights
+
+
+def test_groups_that_do_not_say_their_bits_are_not_read() -> None:
+    groups = {"a": {"targets": ["Linear"], "weights": {"type": "float"}}}
+    shape = ModelShape.from_config_json({**MOE, "quantization_config": {**MIXED, "config_groups": groups}})
+    assert str(shape.unread) == "this quantization is not simulated (config_groups without num_bits in config.json)"
 
 
 @pytest.mark.parametrize(
