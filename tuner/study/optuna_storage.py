@@ -5,6 +5,7 @@ The user attributes are for people who open the database with Optuna's own tools
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,8 +17,8 @@ from optuna.trial import FrozenTrial
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from records.trials import Failure, StudyRecord, Verdict
-from storage.database import connect_arguments, parse_url
-from storage.errors import NotYetAvailable, StorageUnavailable, database_reason
+from storage.database import connect_arguments, mask_password, parse_url
+from storage.errors import NotYetAvailable, StorageError, StorageUnavailable, database_reason
 from storage.store import Store
 from storage.transactions import check_in_transactions
 from storage.waiting import NO_WAIT
@@ -38,6 +39,9 @@ def open_storage(url: str, arguments: dict[str, Any]) -> optuna.storages.RDBStor
 
     Optuna looks for a table and then creates it. Of several processes that open a new database at once, all but one
     fail at some table, and find it when they try again.
+
+    Raises:
+        StorageError: if the tables are those of an Optuna whose tables this one does not read.
     """
     for _ in range(_CREATIONS - 1):
         try:
@@ -47,7 +51,19 @@ def open_storage(url: str, arguments: dict[str, Any]) -> optuna.storages.RDBStor
         except (OperationalError, ProgrammingError) as error:
             if "already exists" not in str(error):
                 raise
+        except RuntimeError as error:
+            raise _other_version(url, error) from error
     return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+
+
+def _other_version(url: str, error: RuntimeError) -> StorageError:
+    """Return the error for tables of another version of Optuna; its text says which version, and what to do."""
+    found = re.search(r"set up by optuna ([^)\s]+)\)", str(error))
+    step = "back it up and run `optuna storage upgrade`" if "upgrade" in str(error) else "update Optuna"
+    return StorageError(
+        f"Optuna's tables in {mask_password(parse_url(url))} are of Optuna {found[1] if found else '?'}, which "
+        f"Optuna {optuna.__version__} does not read; {step}, or give another database"
+    )
 
 
 def open_durable(url: str) -> optuna.storages.RDBStorage:
@@ -222,7 +238,7 @@ def _engine_arguments(url: str, busy_s: float, synchronous: str = "NORMAL") -> d
 def reason_not_run(storage_url: str, name: str, number: int) -> str | None:
     """Return why a suggestion of a study never ran; None if Optuna has no such suggestion."""
     try:
-        study = optuna.load_study(study_name=name, storage=storage_url)
+        study = optuna.load_study(study_name=name, storage=open_storage(storage_url, {}))
     except KeyError:  # Optuna has no such study
         return None
     attributes = next((trial.user_attrs for trial in study.get_trials(deepcopy=False) if trial.number == number), {})

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from records.trials import Config, Failure, Provenance, Verdict
 from storage import normalise_url, open_store
+from storage.errors import StorageError
 from tests import store_samples as samples
 from tests.contracts.store_processes import counted
 from tests.unit.storage.test_locks import another_process
@@ -29,7 +31,7 @@ from tuner.sampler.history import GAIN_AT_MOST
 from tuner.sampler.prior import Prediction, Prior
 from tuner.scoring.goals import parse_objective
 from tuner.settings.study import RESIDUAL, TPE
-from tuner.study.optuna_storage import OptunaStorage
+from tuner.study.optuna_storage import OptunaStorage, open_durable
 from tuner.study.optuna_study import OptunaStudy, SharedTrial, shown
 from tuner.study.study_folder import StudyIsRunning, refuse_running, wait_until_free
 
@@ -325,6 +327,17 @@ def test_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) 
     answers = [each.communicate() for each in opened]
     assert [each.returncode for each in opened] == [0] * PROCESSES, answers
     assert len({out for out, _ in answers}) == 1
+
+
+@pytest.mark.parametrize(("schema", "step"), [("v1.3.0.a", "`optuna storage upgrade"), ("v99.0.0.a", "update Optuna")])
+def test_tables_of_another_optuna_are_refused_in_one_line(tmp_path: Path, schema: str, step: str) -> None:
+    url = url_of(tmp_path)
+    open_durable(url).engine.dispose()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (schema,))
+        connection.execute("UPDATE version_info SET library_version = '2.10.1'")
+    with pytest.raises(StorageError, match=f"are of Optuna 2.10.1, which .* does not read; .*{step}"):
+        open_durable(url)
 
 
 def test_a_study_that_another_process_runs_is_refused(tmp_path: Path) -> None:
