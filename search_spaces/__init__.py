@@ -30,7 +30,8 @@ from search_spaces.joined import ENGINE, JoinedSpace, join
 from search_spaces.loader import load_space, parse_space, space_names
 from search_spaces.parameter import Parameter, ParameterValue, Trial
 from search_spaces.render import Rendered
-from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
+from search_spaces.resolved import Dropped, ResolvedSpace, Violation
+from search_spaces.schema import NamedConfig
 from search_spaces.space import Space
 
 __all__ = [

@@ -83,14 +83,9 @@ class JoinedSpace(ResolvedSpace):
     @cached_property
     def recipes(self) -> dict[str, str | None]:
         """The recipes of every engine by their names in `named`, the default engine's first."""
-        own = [part.recipes for part in self.parts.values()]
-        return dict(
-            zip(
-                (name for name, each in self.named.items() if each.when is not None),
-                (reason for each in own for reason in each.values()),
-                strict=True,
-            )
-        )
+        names = (name for name, each in self.named.items() if each.when is not None)
+        reasons = (reason for part in self.parts.values() for reason in part.recipes.values())
+        return dict(zip(names, reasons, strict=True))
 
     def names(self, config: Config) -> Names:
         return self.parts[self.engine_of(config)].names(self.own(config))
@@ -100,13 +95,6 @@ class JoinedSpace(ResolvedSpace):
             return True
         engine, own = self._owners[parameter.name]
         return engine == self.engine_of(config) and self.parts[engine]._active(own, self.own(config))
-
-    def engine_defaults(self) -> dict[str, ParameterValue]:
-        return self.defaults_of(self.default)
-
-    def defaults_of(self, engine: str) -> dict[str, ParameterValue]:
-        """Return an engine's own defaults as a configuration, as far as they are known and in the space."""
-        return self.lift(engine, self.parts[engine].engine_defaults())
 
     def defaults_beside(self, config: Config) -> dict[str, ParameterValue]:
         """Return the values of the configuration's engine for the parameters that it leaves out."""
@@ -175,7 +163,7 @@ def join(parts: Mapping[str, ResolvedSpace]) -> JoinedSpace:
     for engine, part in parts.items():
         for name, each in part.named.items():
             full = name if part is first else f"{engine}={name}"
-            named[full] = replace(each, name=full, config=JoinedSpace.lift(engine, each.config))
+            named[full] = each.model_copy(update={"config": JoinedSpace.lift(engine, each.config)})
     engines = {"description": "The engine that serves the model.", "type": "categorical", "choices": [*parts]}
     spec = ParameterSpec.model_validate(engines)
     own = (

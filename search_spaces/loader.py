@@ -13,7 +13,7 @@ from search_spaces.argv import conflicting_keys
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import CHECKPOINT_FACTS, FACT_NAMES, UNKNOWN, parsed
 from search_spaces.parameter import EFFECTIVE
-from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
+from search_spaces.schema import VLLM, NamedConfig, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
 
@@ -83,7 +83,7 @@ class _Reader:
         self.text = text
         self.parameters: dict[str, ParameterSpec] = {}
         self.rules: dict[str, RuleSpec] = {}
-        self.named: dict[str, NamedSpec] = {}
+        self.named: dict[str, NamedConfig] = {}
         self.places: dict[tuple[str, str], str] = {}
         self.files = 0
 

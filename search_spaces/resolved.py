@@ -13,7 +13,7 @@ from search_spaces.expressions import Context, facts_of, parsed
 from search_spaces.memory import memory_shortfall
 from search_spaces.parameter import EFFECTIVE, Names, Parameter, ParameterValue, Trial, same_value
 from search_spaces.render import Rendered, render_values
-from search_spaces.schema import ParameterSpec, RuleSpec
+from search_spaces.schema import NamedConfig, ParameterSpec, RuleSpec
 
 MAX_COMBINATIONS = 20_000
 """The most combinations of values that are tried one by one."""
@@ -37,17 +37,6 @@ class Violation:
 
     rule: str
     message: str
-
-
-@dataclass(frozen=True)
-class NamedConfig:
-    """A named configuration: its values, a remark, its source, and the condition of a recipe."""
-
-    name: str
-    config: Mapping[str, ParameterValue]
-    note: str
-    source: str
-    when: str | None = None
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class RuleSpec(_Model):
     why: StrictStr
 
 
-class NamedSpec(_Model):
+class NamedConfig(_Model):
     """A named configuration, which a study can enqueue, with a description (`note`) and its `source`.
 
     One with a condition (`when`) is a recipe: a study tries it by itself where the condition holds.
@@ -228,4 +228,4 @@ class SpaceSpec(_Model):
         default_factory=dict
     )
     rules: tuple[RuleSpec, ...] = ()
-    named: dict[StrictStr, NamedSpec] = Field(default_factory=dict)
+    named: dict[StrictStr, NamedConfig] = Field(default_factory=dict)

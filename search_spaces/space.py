@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 
@@ -13,32 +13,24 @@ from search_spaces.errors import SpaceError
 from search_spaces.expressions import Context, Lookup, checkpoint_fact, facts_of, parsed
 from search_spaces.parameter import Names, Parameter, ParameterValue, full_choices, same_value
 from search_spaces.render import CAPTURE_SIZES_FLAG, fixed_values
-from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, ResolvedSpace, parents_of
-from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
+from search_spaces.resolved import MAX_COMBINATIONS, Dropped, ResolvedSpace, parents_of
+from search_spaces.schema import VLLM, ChoiceSpec, NamedConfig, ParameterSpec, Requirement, RuleSpec
 
 
+@dataclass(frozen=True, eq=False)
 class Space:
-    """A search space as its YAML file declares it; `load_space` returns one."""
+    """A search space as its YAML file declares it; `load_space` returns one.
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        parameters: Mapping[str, ParameterSpec],
-        rules: tuple[RuleSpec, ...],
-        named: Mapping[str, NamedSpec],
-        engine: str = VLLM,
-    ) -> None:
-        self.name = name
-        self.engine = engine
-        self.description = description
-        self.specs: Mapping[str, ParameterSpec] = dict(parameters)
-        """The declarations of all parameters by their names, in order."""
-        self._rules = rules
-        self.named = {
-            key: NamedConfig(key, dict(spec.config), spec.note, spec.source, spec.when) for key, spec in named.items()
-        }
-        """Every declared configuration by its name, whether or not a context allows it."""
+    `specs` declares all parameters by their names, in order. `named` has every declared configuration by its name,
+    whether or not a context allows it.
+    """
+
+    name: str
+    description: str
+    specs: Mapping[str, ParameterSpec]
+    rules: tuple[RuleSpec, ...]
+    named: Mapping[str, NamedConfig]
+    engine: str = VLLM
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -142,21 +134,16 @@ class Space:
         dropped: list[Dropped],
         fixed: Mapping[str, object],
     ) -> ResolvedSpace:
-        def build(
-            parameters: tuple[Parameter, ...], dropped: list[Dropped], named: Mapping[str, NamedConfig]
-        ) -> ResolvedSpace:
-            return ResolvedSpace(self.name, context, parameters, tuple(dropped), named, self.specs, self._rules, fixed)
-
-        without_named = build(possible, dropped, {})
+        whole = ResolvedSpace(self.name, context, possible, tuple(dropped), {}, self.specs, self.rules, fixed)
         kept: dict[str, NamedConfig] = {}
         for name, named in self.named.items():
             try:
-                without_named.complete(named.config)
+                whole.complete(named.config)
             except SpaceError as error:
                 dropped.append(Dropped(f"named:{name}", None, str(error)))
             else:
                 kept[name] = named
-        return build(parameters, dropped, kept)
+        return replace(whole, parameters=parameters, dropped=tuple(dropped), named=kept)
 
     def engine_default(self, name: str, context: Context) -> ParameterValue:
         """Return the engine's own default of a declared parameter; None if it is not known."""
@@ -180,7 +167,7 @@ class Space:
         """
         any_context = Context(HardwareProfile("any", "any", "nvidia", None, None, None))
         everything = tuple(Parameter(name, spec, full_choices(spec)) for name, spec in self.specs.items())
-        ResolvedSpace(self.name, any_context, everything, (), {}, self.specs, self._rules, {}).complete(config)
+        ResolvedSpace(self.name, any_context, everything, (), {}, self.specs, self.rules, {}).complete(config)
 
     def _check_only(self, only: Collection[str], names: Names) -> None:
         for name in sorted(only):

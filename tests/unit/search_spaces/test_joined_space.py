@@ -25,16 +25,18 @@ VLLM = Context(hardware=CPU, engine_version="0.32.0+cpu", model=QWEN, concurrenc
 LLAMA = replace(VLLM, engine_version="2026.10.11549", packages=frozenset(), engine="llama.cpp", cores=4)
 
 
+SPACES = {"vllm": load_space("cpu"), "llama.cpp": load_space("llama.cpp")}
+
+
 class Declared(Space):
     """Two declared spaces with the methods of one, as the contract calls them."""
 
     def __init__(self) -> None:
-        self.name = "both"
-        self._spaces = {"vllm": load_space("cpu"), "llama.cpp": load_space("llama.cpp")}
+        super().__init__("both", "Two engines", {}, (), {})
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        return tuple(f"{engine}.{name}" for engine, space in self._spaces.items() for name in space.parameter_names)
+        return tuple(f"{engine}.{name}" for engine, space in SPACES.items() for name in space.parameter_names)
 
     def resolve(
         self,
@@ -47,7 +49,7 @@ class Declared(Space):
         begun: Mapping[str, Collection[ParameterValue]] = MappingProxyType({}),
     ) -> JoinedSpace:
         parts = {}
-        for engine, declared in self._spaces.items():
+        for engine, declared in SPACES.items():
             own = {name.removeprefix(f"{engine}."): v for name, v in wanted.items() if name.startswith(f"{engine}.")}
             parts[engine] = declared.resolve(
                 replace(VLLM if engine == "vllm" else LLAMA, flags=context.flags), keep_answers, wanted=own
@@ -165,7 +167,7 @@ def test_a_flag_is_reset_within_its_engine(joined: JoinedSpace) -> None:
 
 def test_each_engine_has_its_own_defaults(joined: JoinedSpace) -> None:
     assert joined.engine_defaults() == {"engine": "vllm", "vllm.seqs": None, "vllm.chunked": True}
-    assert joined.defaults_of("llama.cpp") == {"engine": "llama.cpp", "llama.cpp.seqs": None}
+    assert joined.defaults_beside({"engine": "llama.cpp"}) == {"llama.cpp.seqs": None}
     assert joined.known_defaults() == {"engine": "vllm", "vllm.chunked": True}
 
 
