@@ -15,7 +15,7 @@ _HEAD_BYTES = 8192
 """Every file that the tuner writes at a path of the user names its study within these first bytes."""
 
 _STUDY = re.compile(
-    r"^# study +(?P<export>.+), trial \d+$"  # `tuner.export.serve_script`
+    r"^# study +(?P<export>.+), trial \d+$"  # `tuner.export.formats.document`
     r'|<meta name="tuner-study" content="(?P<report>[^"]*)">'  # `dashboards/report/report.html.j2`
     r"|figures of the study (?P<bundle>.+), written by `tuner study report`",  # `tuner.use_cases.bundle`
     re.MULTILINE,

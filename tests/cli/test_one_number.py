@@ -17,7 +17,7 @@ from storage import open_store
 from tests.cli.command import ran, run_here
 from tests.cli.conftest import short_traffic
 from tuner.api import Study
-from tuner.export.from_study import serve_script_of
+from tuner.export.from_study import deployment_of
 from tuner.results import text
 from tuner.results.findings import Findings
 from tuner.use_cases import optimize as optimize_run
@@ -104,7 +104,7 @@ def test_the_value_of_what_is_exported_is_the_same_everywhere(study: Finished) -
     compared = json.loads(study.printed("study", "compare", f"{study.name}#0", f"{study.name}#{number}", "--json"))
     tiles = {tile.label: tile.value for tile in result_page(ReportedStudy(study.record, tuple(study.trials))).tiles}
     table = rows(study.printed("study", "show", study.name))
-    script = serve_script_of(study.record, number, study.trials).verification.reference
+    script = deployment_of(study.record, number, study.trials).verification.reference
     for name in objectives(study):
         value = best.metrics[name]
         assert logged.metrics[name] == value

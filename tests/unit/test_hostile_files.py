@@ -33,7 +33,7 @@ from tuner.engines.simulator.serve_config import resolve_serve_config
 from tuner.engines.vllm.bench_serve import read_result
 from tuner.engines.vllm.texts import METRICS, classify, facts_from_log
 from tuner.errors import UserError
-from tuner.export.serve_script import without_trial_settings
+from tuner.export.words import without_trial_settings
 from tuner.http import JSON, get_local
 from tuner.scoring.goals import parse_objective, parse_slo
 from tuner.workloads.presets import load_preset

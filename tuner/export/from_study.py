@@ -1,4 +1,4 @@
-"""Build the script of a trial from the records of its study."""
+"""Build the deployment of a trial from the records of its study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError, see_trials, trials_command
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
-from tuner.export.serve_script import ServeScript
 from tuner.export.verification import Verification, verification
 from tuner.processes.secrets import referenced
 from tuner.quality.examiner import changed_answers, check_command, checked_answers, line_of
@@ -33,10 +32,10 @@ ALWAYS_COMPARED = "p99_itl_ms"
 """It is compared and shown also if it is no objective: bunched tokens show in no other metric."""
 
 
-def serve_script_of(
+def deployment_of(
     study: StudyRecord, number: int, records: Sequence[TrialRecord], tuner: str | None = None
-) -> ServeScript:
-    """Return the script of a trial.
+) -> Deployment:
+    """Return the deployment of a trial.
 
     Args:
         study: the trial's study.
@@ -50,15 +49,15 @@ def serve_script_of(
     trial, outcome = _measured(study, number, records)
     premise = premise_of_trial(study.premise, trial.config)
     workload, comparable = _workload_and_records(premise, number, records)
-    own = outcomes_of(comparable, number)
+    startup_s, weights_gib = _start(outcomes_of(records, number))
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
     recorded, price = references(number, comparable, names, shown), Price.from_dict(study.facts.get("price"))
-    sent = _sent(premise, workload, recorded, own, capacity=capacity)
+    sent = _sent(premise, workload, recorded, outcomes_of(comparable, number), capacity=capacity)
     program = program_of(engine_of(premise), command_of(premise), outcome.argv)
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
-    return ServeScript(
+    return Deployment(
         study=study.name,
         trial=trial.number,
         model=served_model,
@@ -84,7 +83,16 @@ def serve_script_of(
         program=program,
         folder=study.facts.get("folder"),
         gpus=int(study.facts.get("gpus", 1)),
+        startup_s=startup_s,
+        weights_gib=weights_gib,
     )
+
+
+def _start(outcomes: Sequence[TrialOutcome]) -> tuple[float | None, float | None]:
+    """Return the longest start-up in seconds, and the memory of the weights in GiB; None for what is not recorded."""
+    weights = [each.server.weights_gib for each in outcomes if each.server is not None]
+    starts = (each.timings[Phase.READY] for each in outcomes if Phase.READY in each.timings)
+    return max(starts, default=None), max((each for each in weights if each is not None), default=None)
 
 
 def _sent(
@@ -106,27 +114,6 @@ def _sent(
         capacity,
         engine_of(premise),
         tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
-    )
-
-
-def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> Deployment:
-    """Return the deployment of a trial.
-
-    Args:
-        study: the trial's study.
-        number: the trial.
-        records: all trials of the study, rounds included.
-
-    Raises:
-        SettingError: when there is no such trial, or it was not measured.
-    """
-    script = serve_script_of(study, number, records)
-    own = outcomes_of(records, number)
-    weights = [each.server.weights_gib for each in own if each.server is not None]
-    return Deployment(
-        **vars(script),
-        startup_s=max((each.timings[Phase.READY] for each in own if Phase.READY in each.timings), default=None),
-        weights_gib=max((each for each in weights if each is not None), default=None),
     )
 
 

@@ -17,10 +17,9 @@ from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.engines.vllm.nodes import headless
 from tuner.errors import EXIT_INCONCLUSIVE
 from tuner.export.deployment import Deployment
-from tuner.export.formats.document import installed_notes
+from tuner.export.formats.document import header_lines, header_rows, installed_notes
 from tuner.export.quoting import VARIABLE_NAME, array_lines, escape_unprintable, quote_word, quoted_text, quoted_within
 from tuner.export.references import INCONCLUSIVE, NOISY, NOISY_BENCHMARKS
-from tuner.export.serve_script import ServeScript, header_lines, header_rows
 from tuner.export.verification import CarriedTraffic
 from tuner.files import write_output
 from tuner.loadgen.client import API_KEY_VARIABLE
@@ -65,7 +64,7 @@ _WITHOUT_HEALTH = """\
 """
 
 
-def program_parts(script: ServeScript) -> dict[str, str]:
+def program_parts(script: Deployment) -> dict[str, str]:
     """Return the placeholders of the engine's program."""
     program = script.program
     variable = "program" if program.command else program.name.replace("-", "_")
@@ -83,7 +82,7 @@ def program_parts(script: ServeScript) -> dict[str, str]:
     }
 
 
-def _engine_parts(script: ServeScript, variable: str) -> dict[str, str]:
+def _engine_parts(script: Deployment, variable: str) -> dict[str, str]:
     program, recorded = script.program, f"$recorded_{variable}"
     there = f'[[ -x "{recorded}" ]]'
     test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
@@ -111,7 +110,7 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, str]:
     }
 
 
-def _command_parts(script: ServeScript) -> dict[str, str]:
+def _command_parts(script: Deployment) -> dict[str, str]:
     """Return the parts for a user's command, whose program on the PATH may be another one, such as a Python."""
     end = len(script.server_words) - script.program.words_after_flags
     arranged = _ARRANGED_COMMAND.replace("@@END@@", str(end))
@@ -141,7 +140,7 @@ def rank_check(nodes: int) -> str:
     )
 
 
-def _without_api(script: ServeScript) -> str:
+def _without_api(script: Deployment) -> str:
     """Return the line that gives ranks without an API server their arguments; empty if they have those of rank 0."""
     words = headless(script.server_words)
     if script.nodes == 1 or words == script.server_words:
@@ -171,11 +170,11 @@ _BASH_VARIABLES = frozenset(
 """Variables that bash itself reads, sets or protects."""
 
 
-def _server(script: ServeScript) -> str:
+def _server(script: Deployment) -> str:
     return array_lines(script.plain_words, "  ", script.references)
 
 
-def _exports(script: ServeScript) -> str:
+def _exports(script: Deployment) -> str:
     lines = [
         f"  export {name}={quoted_text(value, script.references)}"
         for name, value in script.variables.items()
@@ -184,7 +183,7 @@ def _exports(script: ServeScript) -> str:
     return "\n".join(lines or ["  :"])
 
 
-def _assigned(script: ServeScript) -> str:
+def _assigned(script: Deployment) -> str:
     """Return the command that sets the variables that bash cannot export."""
     words = [
         quoted_text(f"{name}={value}", script.references)
@@ -201,7 +200,7 @@ def _exportable(name: str) -> bool:
     return not name.startswith(("BASH", "LC_", "recorded_", "server_words"))
 
 
-def _required(script: ServeScript) -> str:
+def _required(script: Deployment) -> str:
     """Return the lines that end the script if a variable that it refers to is not set; the usage needs none."""
     if not script.references and script.nodes == 1:
         return ""
@@ -215,16 +214,16 @@ def _required(script: ServeScript) -> str:
     return f'case "${{1:-}}" in --help | -h) usage && exit ;; esac\n{checks}\n'
 
 
-def _header(script: ServeScript) -> str:
+def _header(script: Deployment) -> str:
     engine = script.program.title
     usage = "--help shows the usage, --verify measures the server again."
     title = f"Starts the {engine} server of a tuner study. {usage}"
-    needed = (("needs", line) for line in installed_notes(Deployment(**vars(script))))
+    needed = (("needs", line) for line in installed_notes(script))
     rows = [*header_rows(script), *needed, *(("traffic", line) for line in _carried(script))]
     return "\n".join(header_lines(script, title, rows))
 
 
-def _reference(script: ServeScript) -> str:
+def _reference(script: Deployment) -> str:
     metrics = {
         name: {
             "value": recorded.value,
@@ -241,7 +240,7 @@ def _reference(script: ServeScript) -> str:
     return quoted_text(json.dumps({"metrics": metrics, "slos": slos, **texts}))
 
 
-def _carried(script: ServeScript) -> list[str]:
+def _carried(script: Deployment) -> list[str]:
     """Return lines that say which of the user's files the script carries, because it may be passed on."""
     traffic = script.verification.traffic
     if traffic is None:
@@ -269,7 +268,7 @@ def _needed(traffic: CarriedTraffic) -> str:
     return "".join(f"  need_file {quoted_text(path)} {digest}\n" for path, digest in traffic.needed.items())
 
 
-def _unverified(script: ServeScript) -> str:
+def _unverified(script: Deployment) -> str:
     return "".join(
         f"  printf '%s\\n' {quoted_text(escape_unprintable(line))}\n" for line in script.verification.unverified
     )
@@ -286,7 +285,7 @@ def _filled(template: str, parts: Mapping[str, str]) -> str:
     return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], text)
 
 
-def _bench_client(script: ServeScript) -> str:
+def _bench_client(script: Deployment) -> str:
     parts: dict[str, str] = {
         "WARMUP": array_lines(script.verification.warmup_argv, "    "),
         "REPEATS": str(script.verification.repeats),
@@ -296,7 +295,7 @@ def _bench_client(script: ServeScript) -> str:
     return _filled("bench_client.sh.tmpl", parts)
 
 
-def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
+def _load_client(script: Deployment, traffic: CarriedTraffic) -> str:
     parts: dict[str, str] = {
         "TUNER": quoted_text(script.tuner or ""),
         "NEEDED": _needed(traffic),
@@ -310,7 +309,7 @@ def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
     return _filled("load_client.sh.tmpl", parts)
 
 
-def render_serve_script(script: ServeScript) -> str:
+def render_serve_script(script: Deployment) -> str:
     """Return the text of the script; shellcheck finds nothing in it."""
     traffic = script.verification.traffic
     parts: dict[str, str] = {
@@ -335,7 +334,7 @@ def render_serve_script(script: ServeScript) -> str:
     return _filled("serve_script.sh.tmpl", parts)
 
 
-def write_serve_script(script: ServeScript, path: Path) -> None:
+def write_serve_script(script: Deployment, path: Path) -> None:
     """Write the script to `path` as an executable file (mode 0755) in one step; a device or FIFO is written through.
 
     Raises:

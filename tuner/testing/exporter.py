@@ -23,7 +23,6 @@ from tuner.export.formats.document import File
 from tuner.export.formats.registry import Format, formats, write_deployment
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
-from tuner.export.serve_script import ServeScript
 from tuner.export.verification import Verification
 from tuner.scoring.goals import parse_slo
 
@@ -74,10 +73,10 @@ SENT = Verification(
 """What `--verify` of the script below sends, and what it compares."""
 
 
-def a_script(**changes: object) -> ServeScript:
+def a_script(**changes: object) -> Deployment:
     """Return a script; the changes are fields of it or of its verification."""
     sent = {each.name: changes.pop(each.name) for each in fields(Verification) if each.name in changes}
-    script = ServeScript(
+    script = Deployment(
         study="demo",
         trial=12,
         model="org/model",
@@ -107,7 +106,7 @@ class Started:
 
 def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
     """Return the deployment of a script; the changes are as for `a_script`, and `startup_s` is its start-up in s."""
-    return Deployment(**vars(a_script(**changes)), startup_s=startup_s)
+    return a_script(**changes, startup_s=startup_s)
 
 
 def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:

@@ -26,9 +26,9 @@ from records.measured import exported_of
 from records.trials import TrialRecord
 from storage import open_store
 from tuner.errors import SettingError, UserError, reason_of
-from tuner.export.deployment import texts_in
-from tuner.export.from_study import serve_script_of
+from tuner.export.from_study import deployment_of
 from tuner.export.render import render_serve_script
+from tuner.export.words import texts_in
 from tuner.files import write_output
 from tuner.owner import refuse_other_file, refused_if_unwritable
 from tuner.processes.secrets import (
@@ -204,7 +204,7 @@ def _script(study: ReportedStudy) -> str | None:
     if number is None:
         return None
     try:
-        script = serve_script_of(record, number, study.trials)
+        script = deployment_of(record, number, study.trials)
     except UserError:  # a winner without figures of its own
         return None
     traffic = script.verification.traffic

@@ -29,7 +29,7 @@ from storage.store import Store
 from tuner.client.client import Client
 from tuner.errors import SettingError, UserError, see_trials
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
-from tuner.export.from_study import deployment_of, serve_script_of
+from tuner.export.from_study import deployment_of
 from tuner.export.render import write_serve_script
 from tuner.extras import missing
 from tuner.owner import free_path, other_file, refuse_other_file, refused_if_unwritable
@@ -80,7 +80,7 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
             written.
     """
     refuse_other_file(output, study.name)
-    script = serve_script_of(study, number, store.trials(study.name), _own_program())
+    script = deployment_of(study, number, store.trials(study.name), _own_program())
     with refused_if_unwritable(output):
         write_serve_script(script, output)
     return output

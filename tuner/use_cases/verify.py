@@ -20,11 +20,11 @@ from tuner.engines.vllm.bench_serve import read_result
 from tuner.engines.vllm.engine import CLIENT_API_KEY
 from tuner.engines.vllm.toolbox import Toolbox, find_executable, installation
 from tuner.errors import SettingError, TunerError, UserError
-from tuner.export.from_study import serve_script_of, verified_workload
+from tuner.export.deployment import Deployment
+from tuner.export.from_study import deployment_of, verified_workload
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
 from tuner.export.references import Comparison, compared
 from tuner.export.render import LOAD_SEED_STRIDE
-from tuner.export.serve_script import ServeScript
 from tuner.export.verification import CarriedTraffic
 from tuner.files import home
 from tuner.gpu import SlowdownWatch, devices, load_warning
@@ -75,7 +75,7 @@ def verify(settings: VerifySettings) -> Verified:
         if number is None:
             raise SettingError("trial", None, f"study {record.name!r} has no winner yet", "give {trial} N")
         records = store.trials(record.name)
-    script = serve_script_of(record, number, records)
+    script = deployment_of(record, number, records)
     workload = verified_workload(record, number, records)
     name, _ = served_model(settings.url, settings.model or script.served_name)
     loaded = load_warning()
@@ -93,9 +93,7 @@ def verify(settings: VerifySettings) -> Verified:
     return Verified(comparison, record.name, number, script.provenance, sent.unverified, disturbed)
 
 
-def _repeats(
-    settings: VerifySettings, script: ServeScript, workload: Workload, folder: Path, name: str
-) -> list[Repeat]:
+def _repeats(settings: VerifySettings, script: Deployment, workload: Workload, folder: Path, name: str) -> list[Repeat]:
     if isinstance(workload, ClosedLoop) and script.verification.traffic is None:
         return _closed_loop(settings, script, workload, folder, name)
     sent = script.verification
@@ -143,7 +141,7 @@ def _traffic(load: LoadSettings, index: int, repeats: int) -> Repeat:
 
 
 def _closed_loop(
-    settings: VerifySettings, script: ServeScript, workload: ClosedLoop, folder: Path, name: str
+    settings: VerifySettings, script: Deployment, workload: ClosedLoop, folder: Path, name: str
 ) -> list[Repeat]:
     sent = script.verification
     repeats = []
@@ -170,7 +168,7 @@ def _toolbox(vllm: str | None) -> Iterator[Toolbox]:
 
 
 def _words(
-    settings: VerifySettings, script: ServeScript, words: tuple[str, ...], results: Path, seed: int, name: str
+    settings: VerifySettings, script: Deployment, words: tuple[str, ...], results: Path, seed: int, name: str
 ) -> tuple[list[str], Path]:
     """Return the arguments of `vllm` with their placeholders filled in, and the folder of the results, which exists."""
     results.mkdir()

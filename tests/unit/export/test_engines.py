@@ -20,7 +20,6 @@ from tuner.export.from_study import _server_arguments
 from tuner.export.quoting import VLLM_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
-from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.specs import ModelRef
 from tuner.testing.exporter import a_script
@@ -66,7 +65,7 @@ ENGINES = tuple(FLAGS)
 
 def script_of(
     engine: str, executable: str | Path | None = None, options: tuple[str, ...] = (), **more: Any
-) -> ServeScript:
+) -> Deployment:
     recorded = {"output_throughput": Reference(9.0, 8.0, 10.0)}
     listens = () if engine == "openai" else ("--host", "127.0.0.1", "--port", "12345")
     return a_script(
@@ -102,7 +101,7 @@ def run(command: list[str | Path], folder: Path, **variables: str) -> subprocess
     )
 
 
-def start(script: ServeScript, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def start(script: Deployment, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     write_serve_script(script, folder / "best_serve.sh")
     return run([folder / "best_serve.sh", *arguments], folder, **variables)
 
@@ -237,7 +236,7 @@ def test_in_a_study_of_both_the_generator_sends_the_tokens_that_both_have(engine
 def test_the_command_is_one_line(tmp_path: Path, engine: str, executable: str | None, line: str) -> None:
     program = program_of(engine, COMMAND if engine == "openai" else (), () if executable is None else (executable,))
     script = script_of(engine, executable, program=program, folder="/a folder" if engine == "openai" else None)
-    write_deployment(FORMATS["command"], Deployment(**vars(script)), tmp_path / "command.sh")
+    write_deployment(FORMATS["command"], script, tmp_path / "command.sh")
     assert (tmp_path / "command.sh").read_text().splitlines()[-1] == line
 
 
@@ -267,7 +266,7 @@ UNITS = {
 @pytest.mark.parametrize("engine", UNITS)
 def test_the_unit_has_no_settings_of_vllm(tmp_path: Path, engine: str) -> None:
     options, folder = OPTIONS if engine == "tensorrt-llm" else (), "/a folder/50%" if engine == "openai" else None
-    made = Deployment(**vars(script_of(engine, "/opt/serve", options, folder=folder)))
+    made = script_of(engine, "/opt/serve", options, folder=folder)
     paths = write_deployment(FORMATS["systemd"], made, tmp_path / "demo.service")
     unit = (tmp_path / "demo.service").read_text()
     assert [line for line in UNITS[engine] if line not in unit] == [], unit
@@ -298,7 +297,7 @@ def test_the_script_hands_options_to_trtllm_serve_as_a_file_that_leaves_nothing(
 
 def test_the_command_of_trtllm_serve_has_the_options_in_a_here_string(tmp_path: Path) -> None:
     stub = stub_in(tmp_path / "bin", "trtllm-serve")
-    made = Deployment(**vars(script_of("tensorrt-llm", "/venv/bin/trtllm-serve", ODD_OPTIONS)))
+    made = script_of("tensorrt-llm", "/venv/bin/trtllm-serve", ODD_OPTIONS)
     write_deployment(FORMATS["command"], made, tmp_path / "command.sh")
     line = (tmp_path / "command.sh").read_text().splitlines()[-1]
     words = ["trtllm-serve", "serve", MODEL, *FLAGS["tensorrt-llm"], "--extra_llm_api_options", "/dev/fd/7"]

@@ -25,10 +25,10 @@ from tests.unit.export.formats.readers import SHELL, documents
 from tests.unit.export.winners import Winner, launchers, winner
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, split_options
 from tuner.errors import SettingError
-from tuner.export.deployment import arguments_of
 from tuner.export.formats.ray_serve import SERVE_ONLY
 from tuner.export.formats.registry import FORMATS, SCRIPT, default_file, write_deployment
 from tuner.export.render import write_serve_script
+from tuner.export.words import arguments_of
 from tuner.testing.exporter import FormatContract, Started
 
 NEWEST = test_containers.VERSIONS[-1:]

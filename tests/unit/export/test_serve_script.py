@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from records.trials import Config, Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.errors import SettingError
+from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
-from tuner.export.from_study import deployment_of, serve_script_of
+from tuner.export.from_study import deployment_of
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import render_serve_script, write_serve_script
-from tuner.export.serve_script import ServeScript, without_trial_settings
+from tuner.export.words import without_trial_settings
 from tuner.testing.exporter import NASTY, a_script, deployment
 from tuner.workloads.spec import ClosedLoop, Suite
 from tuner.workloads.traffic import Traffic, load_traffic
@@ -36,7 +37,7 @@ cat /proc/$$/environ >"$RECORD/env"
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def run(script: ServeScript, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(script: Deployment, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     stub, path = folder / "stub", folder / "best_serve.sh"
     stub.write_text(STUB)
     stub.chmod(0o755)
@@ -381,14 +382,14 @@ def prompts_of(argv: tuple[str, ...]) -> str:
 def test_only_rounds_count_for_a_finalist_if_the_search_sent_fewer_requests(
     number: int, prompts: str, repeats: int, value: float
 ) -> None:
-    script = serve_script_of(study(search={"num_prompts": 100}), number, RECORDS)
+    script = deployment_of(study(search={"num_prompts": 100}), number, RECORDS)
     assert prompts_of(script.verification.bench_argv) == prompts
     assert script.verification.repeats == repeats
     assert script.verification.reference["output_throughput"].value == value
 
 
 def test_the_value_is_that_of_the_rounds_also_if_the_search_sent_the_same() -> None:
-    script = serve_script_of(study(), 1, [record(1, 0, 100.0), record(1, 1, 200.0)])
+    script = deployment_of(study(), 1, [record(1, 0, 100.0), record(1, 1, 200.0)])
     assert prompts_of(script.verification.bench_argv) == "200"
     recorded = script.verification.reference["output_throughput"]
     assert recorded.value == pytest.approx(200.0)
@@ -406,11 +407,11 @@ TRAFFIC = Traffic.model_validate(
 MEASURED = {"goodput": 7.5, "p99_itl_ms": 20.0, "capacity": 9.0, "quality": 0.995}
 
 
-def traffic_script(kind: TrialKind = TrialKind.SEARCH, **premise: Any) -> ServeScript:
+def traffic_script(kind: TrialKind = TrialKind.SEARCH, **premise: Any) -> Deployment:
     """Return the script of a trial of one benchmark, measured as `MEASURED`."""
     trial = record(1, 0, Repeat(0, 0, 100, 100, 0, 1000.0, MEASURED), kind=kind, config={"quantization": "fp8"})
     workload = TRAFFIC.model_dump(mode="json")
-    return serve_script_of(study(**{"workload": workload, "objectives": ["goodput"], **premise}), 1, [trial])
+    return deployment_of(study(**{"workload": workload, "objectives": ["goodput"], **premise}), 1, [trial])
 
 
 def test_traffic_is_compared_in_its_objectives_and_p99_itl() -> None:
@@ -443,11 +444,11 @@ def test_answers_that_were_compared_after_the_study_are_said_for_all_servers_wit
     unchecked = (
         "NOT CHECKED: quantization=fp8 may change the answers; `tuner quality --study s --trial 3` compares them"
     )
-    assert serve_script_of(known, 3, [trial]).answers == unchecked
+    assert deployment_of(known, 3, [trial]).answers == unchecked
     fact = {"agreement": 0.985, "kl": 0.0045, "broken": False}
     checked = replace(known, facts={"checked_answers": {"m --quantization fp8": fact, "m": {}}})
     found = "with quantization=fp8, 98.5 % of the most likely tokens agree, mean KL 0.0045 nats"
-    assert serve_script_of(checked, 3, [trial]).answers == f"compared without questions: {found}"
+    assert deployment_of(checked, 3, [trial]).answers == f"compared without questions: {found}"
 
 
 @pytest.mark.parametrize(
@@ -470,7 +471,7 @@ def test_each_workload_of_a_suite_is_compared_in_p99_itl() -> None:
     metrics = {"day.p99_itl_ms": 1.0, "night.p99_itl_ms": 2.0, "day.goodput": 3.0}
     trial = record(1, 0, Repeat(0, 0, 10, 10, 0, 1.0, metrics))
     known = study(workload=suite.model_dump(mode="json"), objectives=["day.goodput"])
-    reference = serve_script_of(known, 1, [trial]).verification.reference
+    reference = deployment_of(known, 1, [trial]).verification.reference
     assert {name: each.value for name, each in reference.items()} == {
         "day.goodput": 3.0,
         "day.p99_itl_ms": 1.0,
@@ -497,7 +498,7 @@ def test_priority_json_flags_and_variables_round_trip(
     classes = {"chat": TRAFFIC.classes["chat"].model_copy(update={"priority": priority})}
     load = TRAFFIC.model_copy(update={"classes": classes})
     known = study(workload=load.model_dump(mode="json"), server={"environment": secret})
-    script = serve_script_of(known, 1, [record(1, 0, 1.0, argv=argv, environment=variables)])
+    script = deployment_of(known, 1, [record(1, 0, 1.0, argv=argv, environment=variables)])
     assert run(replace(script, vllm_version="0.32.0"), tmp_path, MY_KEY=values[0] or "k").returncode == 0
     seen, environment = started_with(tmp_path)
     assert seen == ["serve", "m", *flags, "--host", "127.0.0.1", "--port", "8000"]
@@ -519,7 +520,6 @@ def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
     assert (made.startup_s, made.start_limit_s) == (95.5, 600)
     assert deployment_of(study(), 2, records).start_limit_s == 1200
     assert deployment_of(study(), 1, [started(1, 0)]).startup_s is None
-    assert vars(serve_script_of(study(), 1, records)).items() <= vars(made).items()
 
 
 @pytest.mark.parametrize(
@@ -528,7 +528,7 @@ def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
 def test_several_instances_are_started_by_their_launcher(tmp_path: Path, executable: str, shown: str | None) -> None:
     argv = (executable, "serve", "m", "--instances", "2", "--port", "1")
     trial = record(1, 0, 100.0, argv=argv, environment={"TUNER_VLLM": "/o}pt/vllm"})
-    script = serve_script_of(replace(study(), facts={"gpus": 2}), 1, [trial])
+    script = deployment_of(replace(study(), facts={"gpus": 2}), 1, [trial])
     assert (script.program.name, script.executable) == ("tuner-vllm-instances", shown)
     assert script.launcher_variables == {"TUNER_VLLM": "/o}pt/vllm", "CUDA_VISIBLE_DEVICES": "0,1"}
     assert run(replace(script, vllm_version="0.32.0"), tmp_path).returncode == 0

@@ -24,12 +24,12 @@ from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.export import references as recorded
-from tuner.export.deployment import Argument, arguments_of
+from tuner.export.deployment import Deployment
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
 from tuner.export.references import INCONCLUSIVE, Reference, compared
 from tuner.export.render import write_serve_script
-from tuner.export.serve_script import ServeScript
 from tuner.export.verification import carry_traffic, verification
+from tuner.export.words import Argument, arguments_of
 from tuner.scoring.goals import parse_slo
 from tuner.specs import ModelRef
 from tuner.testing.exporter import a_script, deployment
@@ -49,14 +49,14 @@ WARMUP = ("bench", "serve", *CLIENT, "--num-prompts", "10", "--seed", "8")
 ANY = Reference(1.0, 0.0, 1e9)
 
 
-def script(**changes: Any) -> ServeScript:
+def script(**changes: Any) -> Deployment:
     return a_script(
         **{"bench_argv": BENCH, "warmup_argv": WARMUP, "reference": {"output_throughput": ANY}, "environment": {}}
         | changes
     )
 
 
-def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[str], dict[str, str]]:
+def command(script: Deployment, folder: Path, **behaviour: Any) -> tuple[list[str], dict[str, str]]:
     vllm = install_fake_vllm(folder / "bin", **behaviour)
     write_serve_script(script, folder / "best_serve.sh")
     (folder / "tmp").mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ def idle(folder: Path) -> Path:
     return programs
 
 
-def verify(script: ServeScript, folder: Path, *more: str, **behaviour: Any) -> subprocess.CompletedProcess[str]:
+def verify(script: Deployment, folder: Path, *more: str, **behaviour: Any) -> subprocess.CompletedProcess[str]:
     arguments, environment = command(script, folder, **behaviour)
     done = subprocess.run([*arguments, *more], env=environment, capture_output=True, text=True, timeout=120)
     assert marked(folder) == []
@@ -318,7 +318,7 @@ def digests(load: Traffic | Suite) -> dict[str, str]:
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in load.files()}
 
 
-def script_of(load: Traffic | Suite, model: str = "org/model", **changes: Any) -> ServeScript:
+def script_of(load: Traffic | Suite, model: str = "org/model", **changes: Any) -> Deployment:
     """Return a script with the verification of traffic; the changes are fields of either."""
     known = {"goodput": ANY, "p99_itl_ms": ANY}
     sent = verification(ModelRef(model, model, model), load, known, [], digests(load), capacity=False)
@@ -334,7 +334,7 @@ class Bench:
     token_s: float = 0.0
 
     def run(
-        self, script: ServeScript, *answers: Mapping[str, Any], more: tuple[str, ...] = (), **variables: str
+        self, script: Deployment, *answers: Mapping[str, Any], more: tuple[str, ...] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         stub = self.folder / "stub"
         stub.write_text(STUB)
@@ -344,7 +344,7 @@ class Bench:
         (self.folder / "answer").write_text(json.dumps(answers[-1]) if answers else "")
         return self.verify(script, *more, **{"TUNER": str(stub), **variables})
 
-    def verify(self, script: ServeScript, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def verify(self, script: Deployment, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
         command, environment = self.command(script, *more, **variables)
         done = subprocess.run(
             command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
@@ -353,7 +353,7 @@ class Bench:
         assert not list(self.folder.rglob("pwned"))
         return done
 
-    def command(self, script: ServeScript, *more: str, **variables: str) -> tuple[list[str], dict[str, str]]:
+    def command(self, script: Deployment, *more: str, **variables: str) -> tuple[list[str], dict[str, str]]:
         vllm = install_fake_vllm(self.folder / "bin", requires_key="VLLM_API_KEY" in variables, token_s=self.token_s)
         write_serve_script(script, self.folder / "best_serve.sh")
         (self.folder / "tmp").mkdir(exist_ok=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from records.trials import Provenance
 from search_spaces.argv import object_of, one_spelling
 from search_spaces.render import data_parallel_size
 from search_spaces.schema import VLLM
@@ -21,7 +22,7 @@ from search_spaces.yaml_file import plain_yaml
 from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
-from tuner.export.serve_script import header_lines, header_rows
+from tuner.export.quoting import escape_unprintable
 from tuner.processes.secrets import REFERENCE
 
 SUFFIX_DECODING = "arctic-inference==0.1.1"
@@ -98,6 +99,35 @@ class File:
     text: str
     suffix: str | None = None
     mode: int | None = None
+
+
+def header_rows(deployment: Deployment) -> list[tuple[str, str]]:
+    """Return labels with texts: study, verdict, numbers, SLOs, answers, flag effects, engine, hardware, date."""
+    executable = f" ({deployment.executable})" if deployment.executable else ""
+    return [
+        ("study", f"{deployment.study}, trial {deployment.trial}"),
+        ("verdict", deployment.verdict),
+        ("model", deployment.model),
+        *((deployment.provenance.value, f"{label}: {value}") for label, value in deployment.numbers),
+        *(("SLO", str(slo)) for slo in deployment.slos),
+        *([] if deployment.answers is None else [("answers", deployment.answers)]),
+        *(("missed", line) for line in deployment.missed),
+        *(("flags", line) for line in deployment.flag_effects),
+        (deployment.program.title, deployment.vllm_version + executable),
+        ("GPU", deployment.device),
+        *([("driver", " ".join(deployment.drivers))] if deployment.drivers else []),
+        ("date", deployment.date.isoformat()),
+    ]
+
+
+def header_lines(deployment: Deployment, title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the lines of a comment: warnings, a title and rows, each escaped to one line."""
+    simulated = deployment.provenance is Provenance.SIMULATED
+    warning = ["# Simulated, not measured: the numbers below are predictions of the simulator."] if simulated else []
+    if deployment.missed:
+        warning.append("# This server does NOT meet the SLOs of its study; the lines below say by how much.")
+    lines = (f"# {escape_unprintable(f'{label:<10}{text}')}" for label, text in rows)
+    return [*warning, f"# {escape_unprintable(title)}", "#", *lines]
 
 
 def heading(deployment: Deployment, title: str, notes: Sequence[str] = ()) -> str:

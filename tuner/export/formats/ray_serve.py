@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.argv import SUFFIX_FACTORS
 from search_spaces.render import data_parallel_size
-from tuner.export.deployment import Argument, Deployment
+from tuner.export.deployment import Deployment
 from tuner.export.formats.document import (
     HF_TOKEN,
     File,
@@ -29,6 +29,7 @@ from tuner.export.formats.document import (
 )
 from tuner.export.formats.vllm_config import with_long_name
 from tuner.export.quoting import VARIABLE_NAME
+from tuner.export.words import Argument
 from tuner.processes.secrets import referenced
 
 FORMAT = "ray-serve"

@@ -12,10 +12,11 @@ import shlex
 from collections.abc import Iterable
 
 from search_spaces.argv import VLLM_NAMES, long_name
-from tuner.export.deployment import Argument, Deployment
+from tuner.export.deployment import Deployment
 from tuner.export.formats.command import shell_quoted
 from tuner.export.formats.document import File, heading, installed_notes, refused, yaml_documents
 from tuner.export.quoting import VARIABLE_NAME
+from tuner.export.words import Argument
 from tuner.processes.secrets import referenced
 
 FORMAT = "vllm-config"

@@ -21,9 +21,10 @@ from search_spaces import Price, space_names
 from search_spaces.yaml_file import YamlError, plain_yaml, read_yaml
 from tuner.engines.command_line import command_of, engine_of, sampling_arguments
 from tuner.errors import SettingError, UserError, reason_of
-from tuner.export.from_study import serve_script_of, verified_workload
+from tuner.export.deployment import Deployment
+from tuner.export.from_study import deployment_of, verified_workload
 from tuner.export.references import Reference
-from tuner.export.serve_script import ServeScript, without_trial_settings
+from tuner.export.words import without_trial_settings
 from tuner.scoring.change import Promise
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
@@ -141,11 +142,11 @@ def expected_of(study: StudyRecord, records: Sequence[TrialRecord]) -> Expected:
     if "engines" in premise or int(facts.get("nodes", 1)) > 1:
         rule = "a recheck measures one engine on one machine, and this study has several"
         raise SettingError("study", study.name, rule, "compare a running server with it: `tuner server verify`")
-    script, reference = serve_script_of(study, chosen, records), reference_number(conclusion, records)
+    script, reference = deployment_of(study, chosen, records), reference_number(conclusion, records)
     contenders = {each["number"]: each["score"] for each in (conclusion or {}).get("contenders", ())}
     gain = contenders.get(chosen)
     known = {record.number: name_of(record) for record in records if not record.round}
-    other = None if reference is None or reference == chosen else serve_script_of(study, reference, records)
+    other = None if reference is None or reference == chosen else deployment_of(study, reference, records)
     return Expected(
         study=study.name,
         provenance=study.provenance,
@@ -199,7 +200,7 @@ def _again(study: StudyRecord) -> Again:
     return Again(tuple(pairs), tuple(server["arguments"][sampling:]))
 
 
-def _setup(name: str, script: ServeScript) -> Setup:
+def _setup(name: str, script: Deployment) -> Setup:
     flags = script.argv if script.program.command else without_trial_settings(script.argv)
     return Setup(name, script.model, flags, script.variables)
 

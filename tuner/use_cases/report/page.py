@@ -17,7 +17,7 @@ from search_spaces import shared_currency
 from storage import open_store
 from storage.store import Store
 from tuner.errors import SettingError, UserError
-from tuner.export.from_study import serve_script_of
+from tuner.export.from_study import deployment_of
 from tuner.files import write_output
 from tuner.owner import free_path, refuse_other_file, refused_if_unwritable
 from tuner.processes.secrets import shell_word
@@ -172,7 +172,7 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     if trial is None or trial.outcome is None or not trial.outcome.argv:
         return
     try:
-        script = serve_script_of(study.record, trial.number, study.trials)
+        script = deployment_of(study.record, trial.number, study.trials)
     except UserError:  # a winner without figures of its own
         return
     environment = [f"{name}={shell_word(value, script.references)}" for name, value in script.environment.items()]

@@ -23,7 +23,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from tests.unit.export.formats.readers import container_started, documents, run_line, served
 from tuner.errors import SettingError
-from tuner.export.deployment import arguments_of
+from tuner.export.words import arguments_of
 from tuner.testing.exporter import (
     EXAMPLES,
     SECRET,

@@ -15,7 +15,7 @@ from search_spaces.argv import VLLM_NAMES
 from tests.programs import needed
 from tests.unit.export.formats.readers import documents, loaded_config, run_line
 from tuner.errors import SettingError
-from tuner.export.deployment import arguments_of
+from tuner.export.words import arguments_of
 from tuner.testing.exporter import EXAMPLES, TEXTS, FormatContract, Started, deployment
 
 
