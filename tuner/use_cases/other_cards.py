@@ -141,7 +141,7 @@ def _figures(
         cost_per_million_total_tokens=metrics.get("cost_per_million_total_tokens"),
         misses=tuple(str(slo) for slo in slos if (value := metrics.get(slo.metric)) is not None and not slo.met(value)),
         roofline=roofline_of(run),
-        time_shares={name: seconds / (sum(run.seconds.values()) or 1.0) for name, seconds in run.seconds.items()},
+        time_shares=run.time_shares,
     )
 
 

@@ -84,18 +84,6 @@ class Simulation:
         value = self.metrics.get("output_throughput")
         return None if value is None else value / self.machine.gpus
 
-    @property
-    def prefix_hit_rate(self) -> float | None:
-        """The share of prompt tokens that the prefix cache had; None without such a cache."""
-        counts = self.run.counts
-        return counts.hit_tokens / counts.queried_tokens if counts.queried_tokens else None
-
-    @property
-    def time_shares(self) -> dict[str, float]:
-        """The share of each part of an engine step in the time of all steps."""
-        total = sum(self.run.seconds.values()) or 1.0
-        return {name: seconds / total for name, seconds in self.run.seconds.items()}
-
 
 def simulate(
     settings: AskedSettings, *, noise: bool = False, instances: int = 1, learned: Learned = _nothing

@@ -11,7 +11,7 @@ from search_spaces.yaml_file import read_yaml, yaml_text
 from tuner.engines.server.token_prompts import find_tokenizer
 from tuner.errors import SettingError, UserError, reason_of
 from tuner.files import write_output
-from tuner.workloads.traces.cut import Distances, cut, distances
+from tuner.workloads.traces.cut import Comparison, Distances, cut
 from tuner.workloads.traces.formats import read_as, read_recording
 from tuner.workloads.traces.recording import RecordedRequest, Recording, Unit, clock_unit
 from tuner.workloads.traces.requests_file import requests_text
@@ -231,7 +231,7 @@ def cut_traffic(file: Path, count: int, output: Path, cache_tokens: int | None) 
         summary_of(part),
         {},
         () if abs(found.stretch - 1) < _SMALLEST_STRETCH else (changed,),
-        distances(whole, part, cache_tokens),
+        Comparison(whole, cache_tokens).distances(part),
         len(whole.requests),
     )
 

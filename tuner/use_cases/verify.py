@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -145,7 +144,8 @@ def _closed_loop(
 ) -> list[Repeat]:
     sent = script.verification
     repeats = []
-    with _toolbox(settings.vllm) as tools:
+    vllm = installation(find_executable(settings.vllm), home())
+    with closing(Toolbox(vllm, home(), base_environment(os.environ))) as tools:
         if sent.warmup_argv:
             _run(tools, _words(settings, script, sent.warmup_argv, folder / "warm-up", sent.first_seed, name))
         for index in range(sent.repeats):
@@ -156,15 +156,6 @@ def _closed_loop(
             except ResultError as error:
                 raise UserError(f"the benchmark was not measured: {error}") from None
     return repeats
-
-
-@contextmanager
-def _toolbox(vllm: str | None) -> Iterator[Toolbox]:
-    tools = Toolbox(installation(find_executable(vllm), home()), home(), base_environment(os.environ))
-    try:
-        yield tools
-    finally:
-        tools.close()
 
 
 def _words(

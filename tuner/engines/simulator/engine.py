@@ -207,7 +207,7 @@ class SimulatedServer:
             graph_gib=budget.graphs_gib,
             attention_backend=self._config.backend,
             preemptions=float(counts.preemptions) if self._runs else None,
-            prefix_hit_rate=counts.hit_tokens / counts.queried_tokens if counts.queried_tokens else None,
+            prefix_hit_rate=counts.prefix_hit_rate,
             queue_time_mean_s=sum(counts.queued_s) / len(counts.queued_s) if counts.queued_s else None,
             kv_usage_max=max(usage, default=None),
             kv_usage_mean=sum(usage) / len(usage) if usage else None,

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from records.lessons import Lesson, Site
 from tuner.confidence import t_quantile
+from tuner.engines.simulator.parameters import HIGHEST_SHARE
 from tuner.engines.simulator.prediction import Platform
 
 Metrics = Mapping[str, float | None]
@@ -73,7 +74,6 @@ _FREEDOM = 4.0
 _LARGEST_ERROR = 2.0
 _ITERATIONS = 10
 _SPREADS = (0.5, 1.5)
-_LARGEST_SHARE = 0.98
 _ONE_SIDE = 0.95
 """Nine of ten lie within a band, and one of twenty on each side."""
 
@@ -244,7 +244,7 @@ def moved(platform: Platform, point: Mapping[str, float]) -> Platform:
     for name, distance in point.items():
         value = _value(platform, name)
         if value:
-            highest = max(value, _LARGEST_SHARE) if name.endswith("_share") else math.inf
+            highest = max(value, HIGHEST_SHARE) if name.endswith("_share") else math.inf
             changes[name] = min(value * math.exp(distance), highest)
     of_host = {name: changes.pop(name) for name in OF_HOST if name in changes}
     card, parameters = replace(platform.card, **of_host), replace(platform.parameters, **changes)

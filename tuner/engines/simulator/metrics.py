@@ -70,6 +70,12 @@ class SimulatedRun:
         """Seconds until the last request ended."""
         return max((request.end_s or 0.0 for request in self.requests), default=0.0)
 
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """The share of each part of an engine step in the time of all steps."""
+        total = sum(self.seconds.values()) or 1.0
+        return {name: seconds / total for name, seconds in self.seconds.items()}
+
     def records(self) -> list[RequestRecord]:
         """Return the record of each request as the load generator writes it."""
         return [self._record(request) for request in self.requests]

@@ -245,19 +245,13 @@ def find_backend(given: str | None, site: Site, kv_dtype: str) -> str:
         return usable[0]
     name = given.upper()
     if name in (*_LATENT_BACKENDS, _SPARSE_BACKEND):
-        raise ConfigRefused(
-            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
-            "['non-MLA not supported']"
-        )
+        raise _refused_backend(name, "non-MLA not supported")
     if name == "AUTO":
         raise ConfigRefused(f"Unknown attention backend: '{given}'. Valid options are: {', '.join(_BACKENDS)}")
     if name not in _BACKENDS:
         raise NotSimulated(f"--attention-backend {given}: not simulated; these are: {', '.join(_BACKENDS)}")
     if name not in usable:
-        raise ConfigRefused(
-            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
-            f"['{_reason(name, site)}']"
-        )
+        raise _refused_backend(name, _reason(name, site))
     return name
 
 
@@ -282,10 +276,13 @@ def find_latent_backend(given: str | None, model: ModelShape, site: Site, kv_dty
         raise NotSimulated(f"--attention-backend {given}: not simulated; these are: {', '.join(_LATENT_BACKENDS)}")
     reason = reasons.get(name, "MLA not supported")
     if reason is not None:
-        raise ConfigRefused(
-            f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: ['{reason}']"
-        )
+        raise _refused_backend(name, reason)
     return name
+
+
+def _refused_backend(name: str, reason: str) -> ConfigRefused:
+    rule = f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration"
+    return ConfigRefused(f"{rule}. Reason: ['{reason}']")
 
 
 def _latent_reason(name: str, model: ModelShape, site: Site, kv_dtype: str, block_size: int | None) -> str | None:

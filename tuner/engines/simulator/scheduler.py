@@ -36,6 +36,11 @@ class SchedulerCounts:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """The share of prompt tokens that the prefix cache had; None without such a cache."""
+        return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
+
 
 _LEAST_AHEAD = 8
 """Fewer steps are faster one by one."""

@@ -71,11 +71,6 @@ def _total(found: Iterable[float | None]) -> float:
     return sum(abs(each) for each in found if each is not None)
 
 
-def distances(whole: Timeline, part: Timeline, cache_tokens: int | None) -> Distances:
-    """Return how far a cut is from the whole."""
-    return Comparison(whole, cache_tokens).distances(part)
-
-
 class Comparison:
     """Compares cuts with the whole, for a server whose cache has so many tokens; None: an endless one."""
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tuner.workloads.traces.cut import Distances, cut, distances
+from tuner.workloads.traces.cut import Comparison, Distances, cut
 from tuner.workloads.traces.recording import RecordedRequest
 from tuner.workloads.traces.summary import Lengths, Sessions, Timeline, summary_of
 
@@ -53,14 +53,14 @@ def test_requests_at_one_time_have_no_rate() -> None:
 
 def test_the_whole_is_at_no_distance_from_itself() -> None:
     whole = sessions(40, 5, 30.0)
-    found = distances(whole, whole, None)
+    found = Comparison(whole, None).distances(whole)
     assert found == Distances(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_distances_are_worked_out() -> None:
     whole = Timeline([RecordedRequest(0, n, 10) for n in (10, 20, 30, 40)], [0.0, 1.0, 2.0, 4.0], None)
     part = Timeline([RecordedRequest(0, n, 15) for n in (10, 20)], [0.0, 2.0], None)
-    found = distances(whole, part, None)
+    found = Comparison(whole, None).distances(part)
     assert found.rate == pytest.approx(0.5 / 0.75 - 1)
     assert found.gaps == pytest.approx(2 / 3)  # gaps 1, 1 and 2 against 2
     assert found.bursts == 0.5  # 0, 1, 2 and 3 requests before each one against 0 and 1
@@ -82,7 +82,7 @@ def part(whole: Timeline) -> Timeline:
 
 
 def test_a_cut_for_an_endless_cache_keeps_sessions_together(whole: Timeline, part: Timeline) -> None:
-    found = distances(whole, part, None)
+    found = Comparison(whole, None).distances(part)
     assert len(part.requests) == 100
     assert part.times_s is not None
     assert part.times_s[0] == 0
@@ -97,8 +97,8 @@ def test_a_cut_for_a_small_cache_keeps_what_it_finds(whole: Timeline, part: Time
     assert endless is not None
     assert cached is not None
     assert endless > cached + 0.2
-    assert abs(distances(whole, cut(whole, 100, 1, small).timeline, small).hit_rate or 1) < 0.05
-    assert abs(distances(whole, part, small).hit_rate or 0) > 0.05
+    assert abs(Comparison(whole, small).distances(cut(whole, 100, 1, small).timeline).hit_rate or 1) < 0.05
+    assert abs(Comparison(whole, small).distances(part).hit_rate or 0) > 0.05
 
 
 @pytest.mark.parametrize(

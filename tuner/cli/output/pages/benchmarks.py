@@ -222,7 +222,7 @@ def print_prediction(
 
 
 def _simulate_print(simulation: Simulation) -> None:
-    roof, machine = simulation.roofline, simulation.machine
+    roof, machine, counts = simulation.roofline, simulation.machine, simulation.run.counts
     print(
         f"{text.BANNER}: {_servers(machine)}vLLM {simulation.vllm_version} serving {simulation.model} on "
         f"{'one' if machine.gpus == 1 else f'{machine.gpus} ×'} {simulation.card.name}\n"
@@ -237,7 +237,7 @@ def _simulate_print(simulation: Simulation) -> None:
         band = bands.errors.get(name)
         value = text.with_unit(name, simulation.metrics.get(name), simulation.price)
         table.add_row(name, value, *([] if band is None else [f"within {band:.0%}"]))
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.time_shares.items())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.run.time_shares.items())
     side = "below" if roof.intensity < roof.ridge else "above"
     roofline = f"{roof.intensity:.0f} FLOP per byte, {side} the ridge at {roof.ridge:.0f}"
     rows = [
@@ -247,8 +247,8 @@ def _simulate_print(simulation: Simulation) -> None:
         *_several(simulation),
         ("model", described(machine.config.model)),
         ("KV cache", f"{machine.budget.tokens:,} tokens" + (" for each copy" if simulation.copies > 1 else "")),
-        *([("prefix cache", f"{hits:.0%} of the prompt tokens")] if (hits := simulation.prefix_hit_rate) else []),
-        ("preemptions", text.number(simulation.run.counts.preemptions)),
+        *([("prefix cache", f"{hits:.0%} of the prompt tokens")] if (hits := counts.prefix_hit_rate) else []),
+        ("preemptions", text.number(counts.preemptions)),
         ("attention backend", machine.config.backend),
         ("time of a step", shares),
         ("roofline", f"{roofline}: bound by {roof.roof}, {roof.share:.0%} of it reached"),

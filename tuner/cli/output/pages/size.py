@@ -9,11 +9,12 @@ from tuner.cancellation import Wishes
 from tuner.cli.output.pages.benchmarks import CapacityProgress
 from tuner.cli.output.parts import FittedTable, ShellCommand, say, show
 from tuner.cli.signals import stop_on_signals
-from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, SettingError
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
 from tuner.extras import missing
 from tuner.files import write_output
 from tuner.results import text
 from tuner.settings.fleet import SizeSettings
+from tuner.use_cases.places import check_folder
 from tuner.use_cases.size.confirm import check_machine, confirm, confirmable
 from tuner.use_cases.size.page import command_of, document, fleets_grid, reserve_line, verdict, why_lines
 from tuner.use_cases.size.sizing import Origin, Sizing, size
@@ -28,8 +29,7 @@ def run_size(settings: SizeSettings, *, as_json: bool) -> int:
         the exit code; that of a failure if no fleet was found, or none of the chosen shapes could be measured.
     """
     folder, count = Path(settings.output), settings.confirm
-    if folder.exists() and not folder.is_dir():
-        raise SettingError("output", str(folder), "this is a file", "give a folder")
+    check_folder(folder)
     if count:
         check_machine(settings)
     sizing, wishes = size(settings), Wishes()

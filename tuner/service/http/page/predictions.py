@@ -155,7 +155,7 @@ def _prediction(found: Simulation) -> dict[str, Any]:
     point = {name: (roof.intensity, roof.flops)}
     bandwidth = (card.bandwidth_gbs or 0.0) * 1e9
     figure = traffic.roofline_figure(card.tflops["float16"] * 1e12, bandwidth, point, {}) if bandwidth else None
-    steps = traffic.time_shares({name: found.time_shares})
+    steps = traffic.time_shares({name: found.run.time_shares})
     return {
         **simulation_document(found),
         "shown": shown_metrics(),
