@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -186,18 +187,26 @@ def test_behind_a_proxy_the_provider_sends_browsers_to_its_address(issuer: str, 
     assert "secure" in response.headers["set-cookie"].lower()
 
 
+@cache
+def key_of(_: str) -> jwk.RSAKey:
+    """Return somebody's key, all of one name; to make one takes 100 ms."""
+    return jwk.generate_key("RSA", 2048, {"kid": "a"})
+
+
 class Sender:
     """A provider's server whose answers a test determines."""
 
-    def __init__(self, claims: dict[str, Any], algorithm: str = "RS256", key: Any = None, issuer: str = ISSUER) -> None:
-        self.key = jwk.generate_key("RSA", 2048, {"kid": "a"})
-        signing = {"RS256": key or self.key, "HS256": jwk.OctKey.import_key(b"k" * 32)}[algorithm]
-        kid = {} if algorithm != "RS256" else {"kid": "a"}
-        self.token = jwt.encode({"alg": algorithm, **kid}, claims, signing, algorithms=[algorithm])
+    def __init__(self, claims: dict[str, Any], signer: str = "provider", issuer: str = ISSUER) -> None:
+        key: jwk.RSAKey | jwk.OctKey
+        if signer == "shared secret":
+            header, key = {"alg": "HS256"}, jwk.OctKey.import_key(b"k" * 32)
+        else:
+            header, key = {"alg": "RS256", "kid": "a"}, key_of(signer)
+        self.token = jwt.encode(header, claims, key, algorithms=[header["alg"]])
         place = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
         self.answers: dict[str, Any] = {
             "/.well-known/openid-configuration": {"issuer": issuer, **place},
-            "/jwks_uri": jwk.KeySet([self.key]).as_dict(private=False),
+            "/jwks_uri": jwk.KeySet([key_of("provider")]).as_dict(private=False),
             "/token_endpoint": {"access_token": "t", "token_type": "Bearer", "id_token": self.token},
         }
         self.statuses: dict[str, int] = {}
@@ -244,7 +253,7 @@ def test_an_id_token_for_somebody_else_is_refused(wrong: dict[str, Any]) -> None
 
 
 def test_a_signature_by_another_key_or_a_shared_secret_is_refused() -> None:
-    senders = Sender(GOOD, key=jwk.generate_key("RSA", 2048, {"kid": "a"})), Sender(GOOD, "HS256")
+    senders = Sender(GOOD, signer="other"), Sender(GOOD, signer="shared secret")
     for sender in senders:
         with pytest.raises(Problem, match="was refused"):
             person(sender)
@@ -286,10 +295,11 @@ def test_an_endpoint_that_is_not_safe_is_refused(name: str, address: object) -> 
 
 
 def test_a_key_that_is_new_is_read_once() -> None:
-    sender, other = Sender(GOOD), Sender(GOOD)
+    sender = Sender(GOOD)
     provider = Provider(SETTINGS, httpx.MockTransport(sender.answer))
     asyncio.run(provider.person(ATTEMPT, "code", HOST))
-    sender.answers |= {place: other.answers[place] for place in ("/jwks_uri", "/token_endpoint")}
+    sender.answers["/jwks_uri"] = jwk.KeySet([key_of("other")]).as_dict(private=False)
+    sender.answers["/token_endpoint"] = Sender(GOOD, signer="other").answers["/token_endpoint"]
     for _ in range(2):
         assert asyncio.run(provider.person(ATTEMPT, "code", HOST)).owner == "ada@example.com"
     assert sender.asked.count("/jwks_uri") == 2
