@@ -162,22 +162,22 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize(("line", "kind"), LINES, ids=lambda value: str(value)[:50])
-def test_a_line_counts_with_and_without_time_and_level(line: str, kind: FailureKind, prefix: str) -> None:
-    log = "\n".join(
-        [
-            "build: 4823 (0d559580) with cc for x86_64-linux-gnu",
-            "warning: failed to mlock 98304-byte buffer: Cannot allocate memory",
-            PREFIXES[prefix].format(line),
-            "srv    load_model: failed to load model, '/m/a.gguf'",
-            "main: exiting due to model loading error",
-        ]
-    )
-    failure = classify(log, 1, Phase.READY)
-    assert failure.kind is kind
-    assert "\x1b" not in failure.message
-    assert "its log has no cause" not in failure.message
+def test_a_line_counts_with_and_without_time_and_level(line: str, kind: FailureKind) -> None:
+    for prefix, frame in PREFIXES.items():
+        log = "\n".join(
+            [
+                "build: 4823 (0d559580) with cc for x86_64-linux-gnu",
+                "warning: failed to mlock 98304-byte buffer: Cannot allocate memory",
+                frame.format(line),
+                "srv    load_model: failed to load model, '/m/a.gguf'",
+                "main: exiting due to model loading error",
+            ]
+        )
+        failure = classify(log, 1, Phase.READY)
+        assert failure.kind is kind, prefix
+        assert "\x1b" not in failure.message, prefix
+        assert "its log has no cause" not in failure.message, prefix
 
 
 def test_a_gpu_that_is_not_found_is_the_cause_only_without_another_one() -> None:
