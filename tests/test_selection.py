@@ -25,7 +25,7 @@ TESTS = ROOT / "tests"
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
 LEAVES_OUT = ("-k", "--ignore", "--deselect", "--lf", "--ff", "--maxfail", "-x")
 HARMLESS = {"-q", "--strict-markers", "--strict-config", "-n", "3", "--dist", "loadfile"}
-HARMLESS |= {"--no-loadscope-reorder", "--max-worker-restart=0"}
+HARMLESS |= {"-p", "no:schemathesis", "--no-loadscope-reorder", "--max-worker-restart=0"}
 
 
 def test_the_default_leaves_out_slow_tests_only() -> None:
