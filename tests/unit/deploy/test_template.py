@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.fakes import WITHOUT_MLFLOW
 from tests.unit.deploy.test_action import ACTION
 
 TEMPLATE = Path(__file__).parents[3] / "deploy" / "template"
@@ -27,7 +28,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PATH": f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, **WITHOUT_MLFLOW, "PATH": f"{folder.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     environment["TUNER_HOME"] = str(folder.parent / "home")
     environment.pop("TUNER_VLLM", None)  # with a vLLM, a study measures
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)

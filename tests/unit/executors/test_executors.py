@@ -164,9 +164,10 @@ def test_a_raylet_is_found_by_its_command_line(tmp_path: Path, words: list[bytes
     assert ray_cluster._runs_raylet(tmp_path) is found
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[RayExecutor]:
-    executor = ray_executor(StubFactory(), ["cpu"], tmp_path)
+@pytest.fixture(scope="class")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecutor]:
+    """An executor with a Ray of its own, whose start takes seconds. It ends with the class: a process has one Ray."""
+    executor = ray_executor(StubFactory(), ["cpu"], tmp_path_factory.mktemp("local"))
     yield executor
     executor.close()
 
@@ -194,22 +195,7 @@ class KilledAtItsFirstStart:
 
 @pytest.mark.slow
 class TestLocalRay:
-    def test_a_worker_that_is_killed_while_it_starts_is_started_again(self, tmp_path: Path) -> None:
-        executor = ray_executor(KilledAtItsFirstStart(tmp_path / "started"), ["cpu"], tmp_path)
-        try:
-            assert executor.engine_info().version == "0.0+stub"
-        finally:
-            executor.close()
-
-    def test_ray_gets_a_small_object_store_and_leaves_no_files(self, local: RayExecutor) -> None:
-        local.engine_info()
-        store = ray.cluster_resources()["object_store_memory"]  # type: ignore[no-untyped-call]
-        assert store <= 100 * 1024 * 1024
-        folder = some(local._local).folder
-        assert folder.is_dir()
-        local.close()
-        assert not folder.exists()
-        assert not ray.is_initialized()
+    """What holds while a Ray runs that nothing happens to; the last test ends it."""
 
     def test_a_server_has_the_priority_of_the_exported_script(self, local: RayExecutor) -> None:
         wait_until_started(local)
@@ -228,9 +214,33 @@ class TestLocalRay:
         assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
         assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
 
-    def test_a_ray_that_ends_before_its_first_worker_starts_is_started_again(self, local: RayExecutor) -> None:
-        central_process(local, "gcs_server").kill()
-        assert local.engine_info().version == "0.0+stub"
+    def test_it_has_a_small_object_store_and_leaves_no_files(self, local: RayExecutor) -> None:
+        local.engine_info()
+        store = ray.cluster_resources()["object_store_memory"]  # type: ignore[no-untyped-call]
+        assert store <= 100 * 1024 * 1024
+        folder = some(local._local).folder
+        assert folder.is_dir()
+        local.close()
+        assert not folder.exists()
+        assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+class TestLostLocalRay:
+    def test_a_worker_that_is_killed_while_it_starts_is_started_again(self, tmp_path: Path) -> None:
+        executor = ray_executor(KilledAtItsFirstStart(tmp_path / "started"), ["cpu"], tmp_path)
+        try:
+            assert executor.engine_info().version == "0.0+stub"
+        finally:
+            executor.close()
+
+    def test_a_ray_that_ends_before_its_first_worker_starts_is_started_again(self, tmp_path: Path) -> None:
+        executor = ray_executor(StubFactory(), ["cpu"], tmp_path)
+        try:
+            central_process(executor, "gcs_server").kill()
+            assert executor.engine_info().version == "0.0+stub"
+        finally:
+            executor.close()
 
     @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
     def test_a_dead_ray_is_started_again(self, name: str, tmp_path: Path) -> None:

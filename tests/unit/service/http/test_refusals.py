@@ -17,6 +17,7 @@ from storage.errors import StorageError
 from storage.service.records import AuditEntry, Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
+from tests.cli.conftest import studies_alone
 from tests.served import Served, serving
 from tests.service_samples import START, submission
 from tests.unit.service.http.conftest import Api
@@ -235,7 +236,9 @@ def run_study(url: str, folder: Path, seed: int = 0) -> int:
     """Run a simulated study of this id as its driver does, and return the number of its trials in Optuna."""
     output = folder / "submissions" / ID / "best_serve.sh"
     output.parent.mkdir(parents=True, exist_ok=True)
-    optimize(study=ID, engine="simulated", trials=4, reduce=False, seed=seed, storage=url, output=output)
+    few: dict[str, Any] = {"trials": 2, "confirm_rounds": 0, "baseline_repeats": 1, "num_prompts": 8}
+    with studies_alone():
+        optimize(study=ID, engine="simulated", **few, reduce=False, seed=seed, storage=url, output=output)
     return trials_in_optuna(url)
 
 
