@@ -6,12 +6,15 @@ there is none. Whole folders are marked `slow` here; a single slow test has the 
 
 import gc
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
@@ -41,6 +44,9 @@ RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
 NOT_SLOW = "not slow"
+MARKERS = frozenset({"slow", "program", "alone", "release", "vllm"})
+HINTS = re.compile(r"\bmark\.(slow|program|alone|release)\b|\bpostgres\b|\bvllm: Path\b|\bProgramEngineContract\b")
+"""What a file outside the slow folders has, if any of its tests gets a marker."""
 OF_PROCESS = ("KMP_", "MLFLOW_", "PYTEST_", "PYTHONBREAKPOINT", "RAY_", UMASK)
 """Variables that libraries and the command line set once for the whole process, and the name of the present test."""
 
@@ -116,10 +122,30 @@ def vllm() -> Path:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the slow folders without importing them, where slow tests are left out."""
-    of_tests = collection_path.is_relative_to(TESTS) and collection_path != TESTS
-    slow = of_tests and collection_path.relative_to(TESTS).parts[0] in SLOW_FOLDERS
-    return True if slow and config.option.markexpr == NOT_SLOW else None
+    """Leave out what `-m` selects no test of, without importing it.
+
+    That is the slow folders where slow tests are left out, and most files where marked tests are asked for. To import
+    all files takes half a minute of each worker's time.
+    """
+    if not collection_path.is_relative_to(TESTS) or collection_path == TESTS:
+        return None
+    if config.option.markexpr == NOT_SLOW:
+        return collection_path.relative_to(TESTS).parts[0] in SLOW_FOLDERS or None
+    if not collection_path.match("test_*.py") or not only_marked(config.option.markexpr):
+        return None
+    return not may_have_markers(collection_path) or None
+
+
+def only_marked(expression: str) -> bool:
+    """Return whether `-m` selects no test without a marker."""
+    return bool(expression) and not Expression.compile(expression).evaluate(lambda *_, **__: False)
+
+
+@cache
+def may_have_markers(file: Path) -> bool:
+    """Return whether a test of a file may get a marker; `pytest_collection_modifyitems` fails where this is wrong."""
+    slow = file.relative_to(TESTS).parts[0] in SLOW_FOLDERS
+    return slow or HINTS.search(file.read_text(encoding="utf-8")) is not None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -131,7 +157,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a real vLLM or PostgreSQL, directly or through a fixture, and those of the folders above."""
+    """Mark tests that use a real vLLM or PostgreSQL, directly or through a fixture, and those of the folders above.
+
+    Raises:
+        pytest.UsageError: for a marked test in a file that a run of marked tests would leave out.
+    """
     for item in items:
         if "vllm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.vllm)
@@ -144,6 +174,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if folder in ALONE_FOLDERS or item.get_closest_marker("vllm"):
             item.add_marker(pytest.mark.alone)
+        _refuse_hidden(item)
+
+
+def _refuse_hidden(item: pytest.Item) -> None:
+    marked = MARKERS & {marker.name for marker in item.iter_markers()}
+    if marked and not may_have_markers(item.path):
+        hidden = f"{item.nodeid}: marked {', '.join(sorted(marked))}, and `-m` leaves out this file"
+        raise pytest.UsageError(f"{hidden}; add what its text has to HINTS in tests/conftest.py")
 
 
 @pytest.hookimpl(tryfirst=True)

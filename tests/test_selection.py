@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests import programs
-from tests.conftest import SLOW_FOLDERS
+from tests.conftest import SLOW_FOLDERS, may_have_markers, only_marked
 from tests.ended_with import living
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +88,29 @@ def test_a_file_has_fast_tests_beside_its_slow_ones() -> None:
         assert not re.search(r"^pytestmark\b.*?mark\.slow", text.partition("\ndef ")[0], re.DOTALL | re.MULTILINE), path
         slow, tests = len(re.findall(r"^\s*@pytest\.mark\.slow", text, re.MULTILINE)), text.count("def test_")
         assert slow < tests, path
+
+
+@pytest.mark.parametrize(
+    ("expression", "only"),
+    [
+        ("(slow or program) and not alone and not release", True),
+        ("alone", True),
+        ("not slow", False),
+        ("slow or not program", False),
+        ("", False),
+    ],
+)
+def test_files_without_markers_are_left_out_where_only_marked_tests_are_asked_for(expression: str, only: bool) -> None:
+    assert only_marked(expression) is only
+
+
+def test_a_file_with_a_marked_test_is_told_by_its_text() -> None:
+    """A marked test in another file fails every run of the default tests."""
+    unit = TESTS / "unit"
+    assert may_have_markers(TESTS / "real" / "test_answers.py")
+    assert may_have_markers(unit / "engines" / "sglang" / "test_engine.py")
+    assert may_have_markers(unit / "storage" / "test_store_postgresql.py")
+    assert not may_have_markers(unit / "study" / "test_builder.py")
 
 
 def test_hangs_are_found_and_busy_machines_are_not() -> None:

@@ -368,7 +368,7 @@ def flags(*words: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("given", "vllm", "llama"),
+    ("given", "of_vllm", "of_llama"),
     [
         (("folder", "m.gguf"), "folder", "m.gguf"),
         (("m.gguf", "folder"), "folder", "m.gguf"),
@@ -378,10 +378,10 @@ def flags(*words: str) -> list[tuple[str, ...]]:
     ],
 )
 def test_a_model_belongs_to_the_engine_it_names_or_whose_format_it_has(
-    given: tuple[str, ...], vllm: str | None, llama: str
+    given: tuple[str, ...], of_vllm: str | None, of_llama: str
 ) -> None:
     settings = StudySettings(model=given[0], other_models=given[1:])
-    assert [part(settings, engine).model for engine in ENGINES] == [vllm, llama]
+    assert [part(settings, engine).model for engine in ENGINES] == [of_vllm, of_llama]
 
 
 def test_the_tokenizer_and_the_checkpoints_are_those_of_the_default_engine() -> None:
