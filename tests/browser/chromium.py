@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DRIVER = "GL Driver Message"
 """In warnings of Chromium about its own drawing without a GPU."""
 
+PATIENCE_MS = 240_000
+"""How long a page may take to be drawn on a busy machine."""
+
 PICTURES = os.environ.get("TUNER_PICTURES")
 """A folder for pictures of the pages, for a look and for the documents."""
 
@@ -55,9 +58,15 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(path=Path(PICTURES) / name)
 
 
-def look(opened: Browser, file: Path, width: int, scheme: str, picture: Path | None = None) -> Seen:
-    """Open a file in a window of `width` pixels, with the colour scheme `light` or `dark`."""
+@contextmanager
+def drawn(opened: Browser, file: Path, width: int, scheme: str) -> Iterator[tuple[Page, list[str]]]:
+    """Open a file in a window of `width` pixels, with the colour scheme `light` or `dark`.
+
+    Yields:
+        The page, whose charts are drawn, and the list of its problems, which grows.
+    """
     context = opened.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    context.set_default_timeout(PATIENCE_MS)
     problems: list[str] = []
     page = context.new_page()
     page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
@@ -65,13 +74,27 @@ def look(opened: Browser, file: Path, width: int, scheme: str, picture: Path | N
     page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
     page.goto(file.as_uri())
     page.wait_for_function("[...document.querySelectorAll('.chart')].every((each) => each.querySelector('.main-svg'))")
+    try:
+        yield page, problems
+    finally:
+        context.close()
+
+
+def seen(page: Page, problems: Sequence[str]) -> Seen:
+    """Return how a page whose charts are drawn looks."""
     charts = page.evaluate("document.querySelectorAll('.chart .main-svg:first-child').length")
     places = page.evaluate("document.querySelectorAll('.chart').length")
     overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    if picture is not None:
-        page.screenshot(path=picture, full_page=True)
-    context.close()
     return Seen([each for each in problems if DRIVER not in each], charts, places, overflow)
+
+
+def look(opened: Browser, file: Path, width: int, scheme: str, picture: Path | None = None) -> Seen:
+    """Open a file in a window of `width` pixels, with the colour scheme `light` or `dark`, and look at it."""
+    with drawn(opened, file, width, scheme) as (page, problems):
+        found = seen(page, problems)
+        if picture is not None:
+            page.screenshot(path=picture, full_page=True)
+    return found
 
 
 PAPER = 718
@@ -95,12 +118,9 @@ class Printed:
     after: float
 
 
-def print_page(opened: Browser, file: Path) -> Printed:
-    """Lay a file out as Chromium prints it from a dark window."""
-    context = opened.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
-    page = context.new_page()
-    page.goto(file.as_uri())
-    page.wait_for_function("[...document.querySelectorAll('.chart')].every((each) => each.querySelector('.main-svg'))")
+def print_page(page: Page) -> Printed:
+    """Lay a page out as Chromium prints it from its window, and return to the screen."""
+    width = page.evaluate("innerWidth")
     widest = (
         "Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((e) => e.getBoundingClientRect().width))"
     )
@@ -117,8 +137,7 @@ def print_page(opened: Browser, file: Path) -> Printed:
         ".flatMap((each) => [...each.querySelectorAll('.heatmap-label text')].map((text) => text.style.fill))"
     )
     page.emulate_media(media="screen")
-    page.set_viewport_size({"width": 1280, "height": 900})
+    page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     after = page.evaluate(widest)
-    context.close()
     return Printed(charts, tables, sorted(set(colours)), after)
