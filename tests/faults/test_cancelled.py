@@ -145,8 +145,21 @@ def shows(study: Study, file: str | None) -> bool:
     return (study.artifacts("0") / file).exists() if file else "gcs_server" in described(study.running())
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["SIGTERM", "Ctrl-C twice"])
-@pytest.mark.parametrize("stage", TRIALS)
+BESIDE = {("launch", True), ("warm-up", False)}
+"""Each signal comes in both stages beside these, and each stage gets the other signal; a Ray's start takes seconds."""
+WAYS = [
+    pytest.param(
+        stage,
+        twice,
+        id=f"{stage}-{'Ctrl-C twice' if twice else 'SIGTERM'}",
+        marks=pytest.mark.release if (stage, twice) in BESIDE else (),
+    )
+    for stage in TRIALS
+    for twice in (False, True)
+]
+
+
+@pytest.mark.parametrize(("stage", "twice"), WAYS)
 def test_a_cancelled_command_kills_a_server_that_ignores_sigterm(
     stage: str, twice: bool, make_study: MakeStudy, record_testsuite_property: Record
 ) -> None:
