@@ -401,7 +401,8 @@ class AskedSettings(WorkloadSettings, GoalSettings, SearchSettings, Confirmation
         Setting(
             SEARCH,
             "PERCENT",
-            "End the search once 15 trials in a row (25 after a gain) have raised the best score by less; 0: never.",
+            "End the search once 15 trials in a row (25 after a gain, or where the defaults miss an SLO) have raised "
+            "the best score by less; 0: never.",
             least=0,
             limit=Number(0, 1000),
         ),

@@ -178,17 +178,14 @@ class Proposals:
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
     def _fruitless(self) -> int | None:
-        """Return how many trials of the search in a row have brought too little; None if it should go on.
-
-        Where the reference fails or misses an SLO, the first trials that meet all may be far from the best.
-        """
+        """Return how many trials of the search in a row have brought too little; None if it should go on."""
         records = self._store.trials(self._spec.name)
         reference = reference_of(records)
-        if reference is None or reference.state != "ok":
+        if reference is None or reference.state not in ("ok", "infeasible"):
             return None
         ended = [r for r in records if not r.round and r.kind not in _AFTER_SEARCH and r.outcome is not None]
         scores = [r.score if r.state == "ok" else None for r in ended]
-        return converged(scores, self._min_gain)
+        return converged(scores, self._min_gain, reference_meets=reference.state == "ok")
 
     def _next_named(self) -> WorkItem | None:
         """Return the next trial whose configuration is given.
