@@ -181,7 +181,7 @@ class Proposals:
         """Return how many trials of the search in a row have brought too little; None if it should go on."""
         records = self._store.trials(self._spec.name)
         reference = reference_of(records)
-        if reference is None or reference.state not in ("ok", "infeasible"):
+        if reference is None:
             return None
         ended = [r for r in records if not r.round and r.kind not in _AFTER_SEARCH and r.outcome is not None]
         scores = [r.score if r.state == "ok" else None for r in ended]
