@@ -2,7 +2,7 @@
 
 The surrogate's bound of the gain that remains is too wide to end a search (docs/reports/2026-11-28-min-gain.md). Where
 a gain has been found, more are left than where none has, and the search is given more trials
-(docs/reports/2026-11-30-early-ends.md). So it is where the reference misses an SLO
+(docs/reports/2026-11-30-early-ends.md), also where the reference misses an SLO
 (docs/reports/2026-11-30-twenty-seeds-everywhere.md).
 """
 
