@@ -155,10 +155,10 @@ class EngineSettings:
     command that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start`
     starts servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with
     plain starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
-    `environment` are the variables of every server of the study; `secrets` has the values of those that trials refer
-    to. `others` are further engines of a study
-    of several, of which this one is the default. The load generator then sends every workload, and `tokenizers` are
-    those of all engines: their common tokens make the prompts (`tuner.engines.server.token_prompts`).
+    `environment` has the variables of every server of the study. `secrets` has the values of the variables that trials
+    refer to. `others` are further engines of a study of several, of which this one is the default. The load generator
+    then sends every workload, and `tokenizers` are those of all engines: their common tokens make the prompts
+    (`tuner.engines.server.token_prompts`).
     """
 
     name: str

@@ -186,8 +186,8 @@ class VllmEngine(ProgramEngine[VllmServer]):
         self._nodes, self._address, self._each = tuple(nodes), address, settings.gpus
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, [each.index for each in self._devices], self._scratch)
-        variables, servers = {**self._inherited, **self._own}, self._expanded(settings.environment)
-        self._tools = Toolbox(found, settings.home, variables, self._records, servers)
+        own, of_servers = {**self._inherited, **self._own}, self._expanded(settings.environment)
+        self._tools = Toolbox(found, settings.home, own, self._records, of_servers)
         self._warm_start = settings.warm_start
         self._ports: tuple[PortLease, ...] = ()
         self._again: CommandStart | None = None

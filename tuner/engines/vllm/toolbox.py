@@ -138,7 +138,7 @@ class Toolbox:
         home: Path,
         environment: Mapping[str, str],
         records: ProcessRecords | None = None,
-        servers: Mapping[str, str] | None = None,
+        server_variables: Mapping[str, str] | None = None,
     ) -> None:
         """Start the resident helper if vLLM's interpreter is known.
 
@@ -147,7 +147,7 @@ class Toolbox:
             home: the folder of caches and process records.
             environment: of vLLM's commands.
             records: where processes are recorded; None: in `home`, for this process alone.
-            servers: further variables that every server has. The helper starts with them, so that its forks equal
+            server_variables: those that every server has besides. The helper starts with them, so that its forks equal
                 servers that start as commands.
         """
         self.installation = installation
@@ -159,7 +159,7 @@ class Toolbox:
         self._name = f"{os.getpid()}-{id(self):x}"
         self._resident: ResidentHelper | None = None
         if installation.python is not None:
-            of_helper = {**self.environment, **(servers or {})}
+            of_helper = {**self.environment, **(server_variables or {})}
             self._resident = ResidentHelper(installation.python, self._scratch / f"{self._name}.log", of_helper)
         self._flags: ServeFlags | None = None
         self._prompts: dict[bytes, list[tuple[str, int, int | None]]] = {}
